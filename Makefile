@@ -1,0 +1,74 @@
+# Cordwood. `make demo` and `make test` set everything up by themselves; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 1000
+KILLS  ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check check-static format lint types layers quick sim crash bench docs lock clean
+
+help: ## List the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## Make the virtual environment in .venv, with every tool
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.json
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Cordwood needs Python 3.11 or newer; set PYTHON=... to choose one" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@if command -v npm >/dev/null; then npm ci --silent --prefix tools/azurite; \
+	else echo "npm is not installed: tests against an Azure server will be skipped"; fi
+	@touch $@
+
+demo: setup ## Create, append, read and prove a log in a local directory
+	$(BIN)/cordwood demo
+
+test: setup ## Run the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+check-static: format lint types layers ## Format, lint, types, layers
+
+check: check-static quick ## Everything quick: under two minutes
+
+format: setup
+	$(BIN)/ruff format --check src tests tools
+
+lint: setup
+	$(BIN)/ruff check src tests tools
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports
+
+quick: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not s3 and not azure and not spark"
+
+sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
+	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
+
+crash: setup ## Kill a real writer process KILLS times (200) and check that nothing is lost
+	$(BIN)/python tools/kill.py --kills $(KILLS)
+
+bench: setup ## Every benchmark, each beside its peer
+	$(BIN)/cordwood log bench latency
+	$(BIN)/cordwood log bench throughput
+	$(BIN)/cordwood log bench scan
+	$(BIN)/cordwood log bench memory
+
+docs: setup ## Run every code block of README and docs
+	$(BIN)/python -m pytest -q tests/docs
+
+lock: setup ## Pin the dependencies again
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
+		--no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--extra fast --extra bench --output-file requirements/dev.txt \
+		pyproject.toml requirements/dev.in
+
+clean: ## Remove what was made
+	rm -rf $(VENV) .cordwood-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

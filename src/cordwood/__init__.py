@@ -1,0 +1,67 @@
+"""Cordwood: ordered, verifiable logs in plain files on an object store.
+
+The async core is here; `cordwood.sync` has blocking twins with the same names.
+"""
+
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    Code,
+    CollectedError,
+    ConflictError,
+    ContendedError,
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    LimitError,
+    NotFoundError,
+    Retry,
+    StateError,
+    StoreError,
+    UncertainError,
+    UnsupportedError,
+)
+from cordwood.base.setsum import Setsum
+from cordwood.log.format import Fragment
+from cordwood.log.log import Log, LogState
+from cordwood.log.options import Options
+from cordwood.log.reader import Limits, Reader
+from cordwood.log.records import Record
+from cordwood.log.scrub import ScrubReport
+from cordwood.log.writer import Writer
+from cordwood.store.url import Store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExistsError",
+    "Code",
+    "CollectedError",
+    "ConflictError",
+    "ContendedError",
+    "CordwoodError",
+    "CorruptionError",
+    "FormatError",
+    "Fragment",
+    "InternalError",
+    "InvalidInputError",
+    "LimitError",
+    "Limits",
+    "Log",
+    "LogState",
+    "NotFoundError",
+    "Options",
+    "Reader",
+    "Record",
+    "Retry",
+    "ScrubReport",
+    "Setsum",
+    "StateError",
+    "Store",
+    "StoreError",
+    "UncertainError",
+    "UnsupportedError",
+    "Writer",
+    "__version__",
+]

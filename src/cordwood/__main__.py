@@ -1,0 +1,5 @@
+"""`python -m cordwood` is the command `cordwood`."""
+
+from cordwood.cli.main import main
+
+main()

@@ -1,0 +1,98 @@
+"""Time and chance, handed in from outside.
+
+This is the only module that reads a clock or makes a random number. Everything else takes a
+`Clock` and an `Entropy`, so that a simulation can replace both and replay a run from its seed.
+Waiting goes through asyncio, whose loop a simulation replaces as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What time it is, in two ways."""
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, for people and for records; it may jump."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds since some fixed moment, for measuring durations; it never goes back."""
+        ...
+
+
+class Entropy(Protocol):
+    """Where ids and jitter come from."""
+
+    def token(self) -> str:
+        """A fresh id: 32 lower-case hex digits, unique for ever."""
+        ...
+
+    def uniform(self) -> float:
+        """A number in [0, 1), for jitter."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_us(self) -> int:
+        """Wall clock in microseconds."""
+        return time.time_ns() // 1_000
+
+    def monotonic_s(self) -> float:
+        """The machine's monotonic clock."""
+        return time.monotonic()
+
+
+class SystemEntropy:
+    """The machine's random numbers."""
+
+    def token(self) -> str:
+        """Sixteen random bytes, as hex."""
+        return os.urandom(16).hex()
+
+    def uniform(self) -> float:
+        """Jitter needs no secrecy."""
+        return random.random()
+
+
+class LoopClock:
+    """The running event loop's own time, which a simulation controls."""
+
+    def __init__(self, epoch_us: int = 1_700_000_000_000_000) -> None:
+        """Start wall time at `epoch_us` when the loop's time is zero."""
+        self._epoch_us = epoch_us
+
+    def now_us(self) -> int:
+        """Loop time on top of the chosen epoch."""
+        return self._epoch_us + int(self.monotonic_s() * 1_000_000)
+
+    def monotonic_s(self) -> float:
+        """Loop time."""
+        return asyncio.get_running_loop().time()
+
+
+class SeededEntropy:
+    """Ids and jitter that depend on a seed alone."""
+
+    def __init__(self, seed: int | str) -> None:
+        """Equal seeds give equal sequences."""
+        self._random = random.Random(seed)
+
+    def token(self) -> str:
+        """The next id of the sequence."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    def uniform(self) -> float:
+        """The next number of the sequence."""
+        return self._random.random()
+
+
+SYSTEM_CLOCK = SystemClock()
+SYSTEM_ENTROPY = SystemEntropy()

@@ -1,0 +1,100 @@
+"""The one background event loop behind the blocking twins.
+
+    portal.run(coroutine)      run it there, wait here for the result
+
+One daemon thread per process runs the loop, started at first use. A forked child must not use its
+parent's: the thread does not exist there and a call would hang for ever. So the portal forgets itself
+in a child (`os.register_at_fork`), which then gets a fresh loop, and everything that holds state on a
+loop remembers which portal it belongs to and refuses clearly when that one is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from cordwood.base.errors import Code, StateError
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="cordwood-loop", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it; Ctrl-C cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise StateError(
+                "a blocking call was made on Cordwood's own event loop",
+                hint="use the async classes in `cordwood` there",
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop without waiting."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, function: Callable[..., asyncio.Future[T]], *args: Any, **kwargs: Any) -> T:
+        """Call a plain function that returns a future, on the loop, and wait for the future."""
+
+        async def work() -> T:
+            return await function(*args, **kwargs)
+
+        return self.run(work())
+
+
+_lock = threading.Lock()
+_portal: Portal | None = None
+
+
+def current() -> Portal:
+    """This process's portal."""
+    global _portal  # noqa: PLW0603 - one loop per process is the point
+    with _lock:
+        if _portal is None:
+            _portal = Portal()
+        return _portal
+
+
+def check_same(portal: Portal, what: str) -> Portal:
+    """The portal, if it is still this process's.
+
+    Raises:
+        StateError: the process was forked since `what` was opened.
+    """
+    if portal is not _portal:
+        raise StateError(
+            f"{what} was opened before this process was forked",
+            code=Code.FORKED,
+            hint="open it again in the child; Log and Store objects go on working there",
+        )
+    return portal
+
+
+def _forget() -> None:
+    global _portal, _lock  # noqa: PLW0603 - the child starts without its parent's loop and lock
+    _portal = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

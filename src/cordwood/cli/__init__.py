@@ -1,0 +1,1 @@
+"""The command `cordwood`: nouns and verbs over the blocking twins, for people and for programs."""

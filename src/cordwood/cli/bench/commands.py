@@ -1,0 +1,128 @@
+"""The bench commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cordwood.cli.bench import latency as latency_bench
+from cordwood.cli.bench import memory as memory_bench
+from cordwood.cli.bench import scan as scan_bench
+from cordwood.cli.bench import throughput as throughput_bench
+from cordwood.cli.bench.harness import run
+from cordwood.cli.output import command, console, print_json
+
+
+@click.group()
+def bench() -> None:
+    """Measure a log, each figure beside a peer or a limit taken in the same run."""
+
+
+@bench.command()
+@click.option("--protocol", type=click.Choice(["cas"]), default="cas", show_default=True)
+@click.option("--rate", type=float, default=10_000, show_default=True, help="Appends per second.")
+@click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
+@click.option("--put-latency-ms", type=float, default=100, show_default=True)
+@click.option("--seconds", type=float, default=60, show_default=True)
+@command
+def latency(
+    *,
+    protocol: str,
+    rate: float,
+    body: int,
+    put_latency_ms: float,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Append latency in an open loop, without coordinated omission."""
+    del protocol  # there is one so far
+    result = run(lambda: latency_bench.latency(rate, body, put_latency_ms, seconds))
+    if as_json:
+        print_json(result)
+        return
+    table = Table(title=f"{rate:,.0f} appends/s of {body} B, {put_latency_ms:g} ms per put")
+    for column in ("", "p50", "p90", "p99", "p99.9", "max"):
+        table.add_column(column, justify="right")
+    names = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms")
+    rows = (
+        ("this run, ms", result),
+        ("floor of one serial manifest", result["floor_ms"]),
+        ("wal3's published table (100 ms)", result["published_wal3"]),
+    )
+    for title, figures in rows:
+        table.add_row(title, *(f"{figures[n]:g}" if n in figures else "" for n in names))
+    console().print(table)
+    _print_flat(result, ("appends", "errors", "puts_per_s", "bytes_per_append", "cpu_cores"))
+
+
+@bench.command()
+@click.option("--rate", type=float, default=100_000, show_default=True, help="Single appends/s.")
+@click.option("--batch-rate", type=float, default=1_000_000, show_default=True)
+@click.option("--body", type=int, default=100, show_default=True)
+@click.option("--put-latency-ms", type=float, default=100, show_default=True)
+@click.option("--seconds", type=float, default=10, show_default=True)
+@command
+def throughput(
+    *,
+    rate: float,
+    batch_rate: float,
+    body: int,
+    put_latency_ms: float,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """How much one process takes in: append, append_many, append_arrow."""
+    result = {
+        "append": run(lambda: throughput_bench.appends(rate, body, put_latency_ms, seconds)),
+        "append_many": run(
+            lambda: throughput_bench.batches(batch_rate, body, put_latency_ms, seconds)
+        ),
+        "ingest": throughput_bench.ingest(1024, repeats=7),
+    }
+    _print_nested("throughput", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
+@click.option("--megabytes", type=int, default=128, show_default=True)
+@click.option("--repeats", type=int, default=5, show_default=True)
+@command
+def scan(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
+    """Reading to Arrow beside pyarrow on the same files, and a deep scrub beside plain SHA3."""
+    result = run(lambda: scan_bench.scan(record, megabytes, repeats))
+    _print_nested("scan", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--logs", type=int, default=1000, show_default=True)
+@command
+def memory(*, logs: int, as_json: bool) -> None:
+    """Memory of open, idle logs."""
+    result = run(lambda: memory_bench.memory(logs))
+    _print_nested("memory", result, as_json=as_json)
+
+
+def _print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    table = Table(title=title, title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in _flatten("", result):
+        table.add_row(name, f"{value:,}" if isinstance(value, int | float) else str(value))
+    console().print(table)
+
+
+def _flatten(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(prefix, value)]
+    return [
+        row for name, inner in value.items() for row in _flatten(f"{prefix} {name}".strip(), inner)
+    ]
+
+
+def _print_flat(result: dict[str, Any], names: tuple[str, ...]) -> None:
+    console().print("  ".join(f"{name} {result[name]:,}" for name in names))

@@ -1,0 +1,181 @@
+"""What the benchmarks share: a loop, a store with a delay, an open-loop generator, CPU time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
+from cordwood.base.setsum import kernel_name, use_kernel
+from cordwood.log.log import Log
+from cordwood.store.memory import MemoryStore
+from cordwood.store.metered import MeteredStore
+from cordwood.store.url import Store
+from cordwood.testing.faults import FaultyStore, Latency
+
+T = TypeVar("T")
+
+TICK_S = 0.001
+"""How often the generator wakes; it then issues every append that is due."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run on uvloop where it is installed, with the collector told to leave start-up objects alone."""
+    gc.collect()
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 100)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(main())
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, or None for asyncio's own."""
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    return uvloop.new_event_loop  # type: ignore[no-any-return]
+
+
+def slow_log(put_latency_s: float, name: str = "bench") -> tuple[Log, MeteredStore]:
+    """A log in memory whose every put takes this long, and the meter on its store."""
+    slow = FaultyStore(
+        MemoryStore(), SYSTEM_ENTROPY, SYSTEM_CLOCK, latency={"put": Latency(put_latency_s)}
+    )
+    meter = MeteredStore(slow, SYSTEM_CLOCK)
+    return Log(Store.over(meter, "bench:"), name), meter
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an open-loop run gave."""
+
+    latencies_ms: npt.NDArray[np.float64]
+    """Completion minus *intended* send time, so that a stall is charged to every append it delays."""
+    errors: int
+    elapsed_s: float
+    """From the first intended send to the last completion."""
+    cpu_cores: float
+
+    def quantile(self, q: float) -> float:
+        """A latency in milliseconds."""
+        return float(np.quantile(self.latencies_ms, q)) if len(self.latencies_ms) else float("nan")
+
+
+async def offer(
+    issue: Callable[[int], asyncio.Future[int]], rate: float, seconds: float, per_issue: int = 1
+) -> Load:
+    """Offer `rate` records a second in an open loop, `per_issue` to a call."""
+    loop = asyncio.get_running_loop()
+    total = int(rate * seconds / per_issue)
+    step_s = per_issue / rate
+    done = np.full(total, np.nan)
+    errors = 0
+    left = total
+    finished = loop.create_future()
+    start_s = loop.time() + 0.01
+
+    def landed(i: int, future: asyncio.Future[int]) -> None:
+        nonlocal left, errors
+        if future.exception() is None:
+            done[i] = loop.time()
+        else:
+            errors += 1
+        left -= 1
+        if left == 0:
+            finished.set_result(None)
+
+    cpu_s = cpu_seconds()
+    sent = 0
+    while sent < total:
+        due = min(total, int((loop.time() - start_s) / step_s) + 1)
+        while sent < due:
+            try:
+                future = issue(sent)
+            except Exception:  # noqa: BLE001 - a refused append is a result of the run
+                errors += 1
+                left -= 1
+            else:
+                future.add_done_callback(lambda f, i=sent: landed(i, f))
+            sent += 1
+        await asyncio.sleep(TICK_S)
+    if left:
+        await finished
+    elapsed_s = loop.time() - start_s
+    intended = start_s + np.arange(total) * step_s
+    latencies = (done - intended) * 1_000
+    return Load(
+        latencies[~np.isnan(latencies)], errors, elapsed_s, (cpu_seconds() - cpu_s) / elapsed_s
+    )
+
+
+def cpu_seconds() -> float:
+    """CPU used by this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def rss_bytes() -> int:
+    """Memory this process holds now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Stopwatch:
+    """CPU and wall time of a block."""
+
+    def __init__(self) -> None:
+        """Not started."""
+        self.cpu_s = 0.0
+        self.wall_s = 0.0
+
+
+@contextmanager
+def stopwatch() -> Iterator[Stopwatch]:
+    """Measure a block."""
+    watch = Stopwatch()
+    cpu_s, wall_s = cpu_seconds(), SYSTEM_CLOCK.monotonic_s()
+    try:
+        yield watch
+    finally:
+        watch.cpu_s = cpu_seconds() - cpu_s
+        watch.wall_s = SYSTEM_CLOCK.monotonic_s() - wall_s
+
+
+def best(times: int, work: Callable[[], object]) -> Stopwatch:
+    """The least CPU time of several runs: what the work costs when nobody disturbs it."""
+    watches = []
+    for _ in range(times):
+        with stopwatch() as watch:
+            work()
+        watches.append(watch)
+    return min(watches, key=lambda watch: watch.cpu_s)
+
+
+@contextmanager
+def using_kernel(name: str) -> Iterator[None]:
+    """Compute setsums with one kernel for a while."""
+    before = use_kernel(name)
+    try:
+        yield
+    finally:
+        use_kernel(before)
+
+
+def kernels() -> list[str]:
+    """The setsum kernels that can be used here."""
+    return ["numba", "hashlib"] if kernel_name() == "numba" else ["hashlib"]

@@ -1,0 +1,136 @@
+"""How much one process takes in: single appends, atomic batches, Arrow data.
+
+Single appends and batches are offered in an open loop against a store with a slow put; what counts is
+the rate that was acknowledged, and whether the latency stayed near that of a light load. Arrow data is
+compared with pyarrow writing the same Parquet file, by CPU time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cordwood.base.setsum import Setsum
+from cordwood.cli.bench.harness import best, kernels, offer, slow_log, using_kernel
+from cordwood.cli.bench.latency import quantiles
+from cordwood.log import flight as flights
+from cordwood.log import records
+from cordwood.log.batch import Batch
+from cordwood.log.options import Options
+from cordwood.log.recovery import Tail
+
+INGEST_BYTES = 8 * 2**20
+BATCH_RECORDS = 1_000
+
+
+async def appends(
+    rate: float, body_bytes: int, put_latency_ms: float, seconds: float
+) -> dict[str, Any]:
+    """Single appends at `rate`, beside a light load of the same kind."""
+    body = bytes(body_bytes)
+    results = {}
+    for name, offered in (("light", 1_000.0), ("full", rate)):
+        log, _ = slow_log(put_latency_ms / 1_000)
+        await log.create()
+        async with log.writer() as writer:
+            await writer.append(body)
+            load = await offer(lambda _, w=writer: w.append(body), offered, seconds)
+        results[name] = {
+            "offered_per_s": offered,
+            "acknowledged_per_s": round(len(load.latencies_ms) / load.elapsed_s),
+            "errors": load.errors,
+            "cpu_cores": round(load.cpu_cores, 3),
+            **quantiles(load),
+        }
+    full, light = results["full"], results["light"]
+    return {**results, "p99_ratio": round(full["p99_ms"] / light["p99_ms"], 2), "reach": 1.5}
+
+
+async def batches(
+    rate: float, body_bytes: int, put_latency_ms: float, seconds: float
+) -> dict[str, Any]:
+    """`append_many`, a thousand records to a call, with each setsum kernel there is."""
+    results: dict[str, Any] = {}
+    bodies = [bytes(body_bytes) for _ in range(BATCH_RECORDS)]
+    for kernel in kernels():
+        with using_kernel(kernel):
+            log, _ = slow_log(put_latency_ms / 1_000)
+            await log.create()
+            options = Options(queue_bytes=2**30)
+            async with log.writer(options=options) as writer:
+                await writer.append_many(bodies)
+                load = await offer(
+                    lambda _, w=writer: w.append_many(bodies), rate, seconds, BATCH_RECORDS
+                )
+        results[kernel] = {
+            "offered_per_s": rate,
+            "acknowledged_per_s": round(len(load.latencies_ms) * BATCH_RECORDS / load.elapsed_s),
+            "errors": load.errors,
+            "cpu_cores": round(load.cpu_cores, 3),
+            "reach_per_s": 1_000_000 if kernel == "numba" else 300_000,
+            **quantiles(load),
+        }
+    return results
+
+
+def ingest(record_bytes: int, repeats: int) -> dict[str, Any]:
+    """CPU time of an Arrow batch from the caller's hands to a fragment's bytes, beside pyarrow."""
+    count = INGEST_BYTES // record_bytes
+    chance = np.random.default_rng(1)
+    body = pa.array(
+        [chance.bytes(record_bytes) for _ in range(count)],
+        pa.binary(),
+    )
+    data = pa.table({"body": body})
+    tail = Tail("0" * 32, "0" * 64, 1, 1, 0)
+
+    def ours() -> None:
+        batch = Batch()
+        batch.add_block(records.content_of_arrow(data), asyncio.Future(loop=_NO_LOOP))
+        flights.build(batch, tail, 1_700_000_000_000_000, "1" * 32, "none")
+
+    plain = pa.table(
+        {
+            "offset": pa.array(np.arange(1, count + 1, dtype=np.uint64)),
+            "timestamp_us": pa.array(np.full(count, 1_700_000_000_000_000, dtype=np.uint64)),
+            "body": body,
+        }
+    )
+
+    def peer() -> None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(plain, sink, compression="none", use_dictionary=False)
+        sink.getvalue()
+
+    peer_s = best(repeats, peer).cpu_s
+    reach = {"numba": 0.4, "hashlib": 0.1, "off": 0.8}
+    results: dict[str, Any] = {"record_bytes": record_bytes, "pyarrow_mb_per_s": _mb(peer_s)}
+    for kernel in kernels():
+        with using_kernel(kernel):
+            ours()
+            seconds = best(repeats, ours).cpu_s
+        results[kernel] = {
+            "mb_per_s": _mb(seconds),
+            "ratio": round(peer_s / seconds, 3),
+            "reach": reach[kernel],
+        }
+    with mock.patch.object(Setsum, "of_fragment", lambda _: Setsum()):
+        seconds = best(repeats, ours).cpu_s
+    results["off"] = {
+        "mb_per_s": _mb(seconds),
+        "ratio": round(peer_s / seconds, 3),
+        "reach": reach["off"],
+    }
+    return results
+
+
+def _mb(seconds: float) -> float:
+    return round(INGEST_BYTES / 1e6 / seconds, 1)
+
+
+_NO_LOOP = asyncio.new_event_loop()

@@ -1,0 +1,358 @@
+"""`cordwood log`: create, append, read, follow, look at and prove logs."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cordwood.base.errors import InvalidInputError
+from cordwood.cli.bench import bench
+from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
+from cordwood.cli.tree import draw
+from cordwood.log.format import GRACE_S_DEFAULT
+from cordwood.log.reader import Limits
+from cordwood.log.records import Record
+from cordwood.sync import Log, Writer
+
+APPEND_AHEAD = 10_000
+"""Records in the writer's hands before `append` waits for the oldest."""
+
+
+@click.group()
+def log() -> None:
+    """Work with logs."""
+
+
+log.add_command(bench)
+
+
+@log.command()
+@click.argument("url")
+@click.option("--exist-ok", is_flag=True, help="Leave a log that exists as it is.")
+@click.option(
+    "--grace-s",
+    type=int,
+    default=GRACE_S_DEFAULT,
+    show_default=True,
+    help="Seconds between unlinking and deleting in a collection; fixed for ever.",
+)
+@command
+def create(url: str, *, exist_ok: bool, grace_s: int, as_json: bool) -> None:
+    """Create the log at URL."""
+    named = Log.from_url(url)
+    named.create(exist_ok=exist_ok, grace_s=grace_s)
+    if as_json:
+        print_json({"created": named.url})
+    else:
+        click.echo(f"created {named.url}")
+
+
+@log.command()
+@click.argument("url")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["lines", "jsonl", "file"]),
+    default="lines",
+    show_default=True,
+    help="A record per line, per line of valid JSON, or one record for the whole file.",
+)
+@click.option("--key", help="With --as jsonl: the field whose value becomes the record's key.")
+@click.option("--create", "make", is_flag=True, help="Create the log if it does not exist.")
+@command
+def append(
+    url: str, file: IO[bytes], *, form: str, key: str | None, make: bool, as_json: bool
+) -> None:
+    """Append records from FILE (or standard input) to the log at URL.
+
+    The command ends when every record is durable and prints the offsets they got.
+    """
+    with Log.from_url(url).writer(create=make) as writer:
+        first, count = _append_all(writer, _bodies(file, form), key)
+    if as_json:
+        print_json({"appended": count, "first_offset": first, "next_offset": first + count})
+    elif count:
+        click.echo(f"appended {count:,} records, offsets {first:,} to {first + count - 1:,}")
+    else:
+        click.echo("nothing to append")
+
+
+@log.command()
+@click.argument("url")
+@click.option("--start", type=int, help="The first offset; by default the oldest.")
+@click.option("--limit", type=int, help="The first offset not wanted.")
+@click.option("-n", "--records", type=int, help="At most so many records.")
+@click.option("--since", help="Only records from this time on, e.g. 2026-01-31T12:00:00Z.")
+@click.option("--until", help="Only records before this time.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a file instead: .parquet or .jsonl, by its ending.",
+)
+@click.option("--no-verify", is_flag=True, help="Do not check setsums while reading.")
+@command
+def read(
+    url: str,
+    *,
+    start: int | None,
+    limit: int | None,
+    records: int | None,
+    since: str | None,
+    until: str | None,
+    output: Path | None,
+    no_verify: bool,
+    as_json: bool,
+) -> None:
+    """Read records of the log at URL: a line each, or a file."""
+    limits = Limits(
+        max_records=records,
+        limit_offset=limit,
+        start_time_us=_time_us(since),
+        limit_time_us=_time_us(until),
+    )
+    with Log.from_url(url).reader(verify=not no_verify) as reader:
+        if output is not None:
+            count = _write_file(output, reader.read_arrow(start, limits))
+            if as_json:
+                print_json({"records": count, "output": str(output)})
+            else:
+                click.echo(f"wrote {count:,} records to {output}")
+            return
+        for record in reader.read(start, limits):
+            _print_record(record, as_json=as_json)
+
+
+@log.command()
+@click.argument("url")
+@click.option("--start", type=int, help="The first offset; by default the end as it is now.")
+@click.option("-n", "--records", type=int, help="Stop after so many records.")
+@command
+def tail(url: str, *, start: int | None, records: int | None, as_json: bool) -> None:
+    """Follow the log at URL: print records as they come, until stopped."""
+    with Log.from_url(url).reader() as reader:
+        for number, record in enumerate(reader.tail(start), 1):
+            _print_record(record, as_json=as_json)
+            sys.stdout.flush()
+            if number == records:
+                break
+
+
+@log.command()
+@click.argument("url")
+@click.option("--depth", type=int, default=1, show_default=True, help="Levels of the tree to open.")
+@command
+def show(url: str, *, depth: int, as_json: bool) -> None:
+    """Show the state of the log at URL and draw its manifest tree."""
+    named = Log.from_url(url)
+    state = named.state()
+    manifest = named.manifest()
+    if as_json:
+        print_json(
+            {
+                "url": named.url,
+                "oldest_offset": state.oldest_offset,
+                "next_offset": state.next_offset,
+                "records": state.records,
+                "bytes": state.bytes,
+                "setsum": state.setsum.hexdigest(),
+                "collected": state.collected.hexdigest(),
+                "sealed": state.sealed,
+                "cursors": state.cursors,
+                "pins": list(state.pins),
+                "features": sorted(state.features),
+                "protocol": state.protocol,
+                "grace_s": state.grace_s,
+                "writer": manifest.writer,
+                "nodes": [_pointer(n) | {"depth": n.depth} for n in manifest.nodes],
+                "fragments": [_pointer(f) | {"seq_no": f.seq_no} for f in manifest.fragments],
+            }
+        )
+        return
+    screen = console()
+    screen.print(f"[bold]{named.url}")
+    screen.print(
+        f"{state.records:,} records, offsets [{state.oldest_offset:,}, {state.next_offset:,}), "
+        f"{size(state.bytes)} in fragments"
+    )
+    screen.print(f"setsum {state.setsum.hexdigest()}")
+    if state.features:
+        screen.print(f"features {', '.join(sorted(state.features))}")
+    for name, offset in sorted(state.cursors.items()):
+        screen.print(f"cursor {name} at {offset:,}")
+    screen.print(draw(named, manifest, depth))
+
+
+@log.command()
+@click.argument("url")
+@click.option("--deep", is_flag=True, help="Read every fragment and recompute every setsum.")
+@command
+def scrub(url: str, *, deep: bool, as_json: bool) -> None:
+    """Prove that the log at URL is whole, or say where it is not."""
+    named = Log.from_url(url)
+    total = named.state().bytes if deep else 0
+    with byte_progress("scrub", total, shown=deep and not as_json) as advance:
+        report = named.scrub(deep=deep, progress=lambda done, _: advance(done.bytes))
+    if as_json:
+        print_json(
+            {
+                "ok": report.ok,
+                "deep": report.deep,
+                "records": report.records,
+                "bytes": report.bytes,
+                "fragments": report.fragments,
+                "nodes": report.nodes,
+                "setsum": report.setsum.hexdigest(),
+                "errors": [msgspec.to_builtins(e) for e in report.errors],
+            }
+        )
+    else:
+        for error in report.errors:
+            click.echo(f"  {error}", err=True)
+        verdict = "whole" if report.ok else f"DAMAGED in {len(report.errors)} places"
+        how = "every record checked" if deep else "metadata checked; --deep reads every record"
+        click.echo(
+            f"{verdict}: {report.records:,} records in {report.fragments:,} fragments and "
+            f"{report.nodes:,} nodes, {size(report.bytes)} ({how})"
+        )
+        click.echo(f"setsum {report.setsum.hexdigest()}")
+    if not report.ok:
+        sys.exit(1)
+
+
+def _append_all(writer: Writer, bodies: Iterable[bytes], key_field: str | None) -> tuple[int, int]:
+    """Append every body; the first offset, and how many."""
+    first, count = 0, 0
+    waiting: list[Any] = []
+    for body in bodies:
+        fields = {} if key_field is None else {"key": _key_of(body, key_field, count + 1)}
+        waiting.append(writer.append_soon(body, **fields))
+        count += 1
+        if len(waiting) >= APPEND_AHEAD:
+            half, waiting = waiting[: APPEND_AHEAD // 2], waiting[APPEND_AHEAD // 2 :]
+            offsets = [future.result() for future in half]
+            first = first or offsets[0]
+    offsets = [future.result() for future in waiting]
+    return first or (offsets[0] if offsets else 0), count
+
+
+def _bodies(file: IO[bytes], form: str) -> Iterator[bytes]:
+    if form == "file":
+        yield file.read()
+        return
+    for number, line in enumerate(file, 1):
+        body = line.rstrip(b"\r\n")
+        if form == "jsonl":
+            if not body:
+                continue
+            _parse_json(body, number)
+        yield body
+
+
+def _parse_json(body: bytes, number: int) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(
+            f"line {number} is not JSON: {error}", hint="use --as lines for plain text"
+        ) from error
+
+
+def _key_of(body: bytes, field: str, number: int) -> bytes:
+    value = _parse_json(body, number)
+    if not isinstance(value, dict) or field not in value:
+        raise InvalidInputError(f"line {number} has no field {field!r} to take the key from")
+    found = value[field]
+    return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
+
+
+def _print_record(record: Record, *, as_json: bool) -> None:
+    if as_json:
+        fields = {
+            "offset": record.offset,
+            "timestamp_us": record.timestamp_us,
+            "body": record.body,
+            "key": record.key,
+            "headers": record.headers,
+            "stream": record.stream,
+        }
+        print_json({name: value for name, value in fields.items() if value is not None})
+    else:
+        click.echo(f"{record.offset}\t{text_of(record.body)}")
+
+
+def _write_file(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
+    count = 0
+    if output.suffix == ".jsonl":
+        with output.open("w", encoding="utf-8") as file:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    row["body"] = text_of(row["body"])
+                    if row.get("key") is not None:
+                        row["key"] = text_of(row["key"])
+                    if row.get("headers") is not None:
+                        row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
+                    file.write(msgspec.json.encode(row).decode() + "\n")
+                count += batch.num_rows
+        return count
+    if output.suffix != ".parquet":
+        raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
+    writer: pq.ParquetWriter | None = None
+    try:
+        for batch in batches:
+            rows = _full(batch)
+            writer = writer or pq.ParquetWriter(output, rows.schema)
+            writer.write_table(rows)
+            count += rows.num_rows
+        if writer is None:
+            pq.write_table(_full(None), output)
+    finally:
+        if writer is not None:
+            writer.close()
+    return count
+
+
+def _full(batch: pa.RecordBatch | None) -> pa.Table:
+    """A batch with all six columns, so that one file can hold plain and full fragments."""
+    from cordwood.log.records import FULL_SCHEMA  # noqa: PLC0415 - only this command needs it
+
+    if batch is None:
+        return FULL_SCHEMA.empty_table()
+    columns = [
+        batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
+        for f in FULL_SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=FULL_SCHEMA)
+
+
+def _pointer(pointer: Any) -> dict[str, Any]:
+    return {
+        "path": pointer.path,
+        "start": pointer.start,
+        "limit": pointer.limit,
+        "num_bytes": pointer.num_bytes,
+        "setsum": pointer.setsum_hex,
+    }
+
+
+def _time_us(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{text!r} is not a time", hint="write it as 2026-01-31T12:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1_000_000)

@@ -1,0 +1,31 @@
+"""The command itself: `cordwood <noun> <verb>`."""
+
+from __future__ import annotations
+
+import click
+
+from cordwood import __version__
+from cordwood.cli.demo import demo
+from cordwood.cli.log import log
+from cordwood.cli.store import store
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cordwood")
+def cli() -> None:
+    """Ordered, verifiable logs in plain files on an object store.
+
+    A store is named by a URL: file:///data/wood, s3://bucket/prefix, gs://bucket/prefix,
+    az://container/prefix. A log is named by its store's URL, a slash, and its own name:
+    file:///data/wood/orders.
+    """
+
+
+cli.add_command(demo)
+cli.add_command(log)
+cli.add_command(store)
+
+
+def main() -> None:
+    """Run the command line."""
+    cli(prog_name="cordwood")

@@ -1,0 +1,1 @@
+"""One linearizable log on an object store: append, read, prove."""

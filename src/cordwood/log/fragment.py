@@ -1,0 +1,246 @@
+"""One fragment: records as a Parquet file that vouches for itself.
+
+The columns are those of log/records.py: three for a plain log, six where any record of the fragment
+has a key, headers or a stream. Offsets and timestamps are delta-encoded (a few bytes for a whole
+fragment, and never a dictionary, which Spark cannot read as BIGINT), bodies are plain.
+
+The footer's key-value metadata has one entry of ours, `cordwood`, a JSON object, the `Link`::
+
+    id           the write id: one put, at one slot
+    start,limit  the offsets
+    at           the timestamp of its records
+    setsum       the sum over its records
+    prev_id      the write id of the fragment before it; for the first, the log's incarnation
+    prev_setsum  that fragment's setsum; zero for the first
+    xxh3         XXH3 (64 bits) of the whole file, computed with its sixteen digits as zeros
+
+A fragment is adopted (log/recovery.py) only behind the predecessor it names. The checksum covers
+every byte, also those no record depends on, and is checked before the Parquet decoder sees the
+file. wal3 ignores the entry; a fragment without one comes from wal3.
+
+Validity: a fragment is what its pointer says if and only if its length, its checksum and the setsum
+recomputed from its records all agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from cordwood.base.errors import Code, CorruptionError
+from cordwood.base.setsum import Setsum
+from cordwood.log import paths
+from cordwood.log.format import Fragment
+from cordwood.log.records import (
+    BODY,
+    FULL_SCHEMA,
+    PLAIN_SCHEMA,
+    Content,
+)
+
+Compression = Literal["none", "snappy", "lz4", "zstd"]
+
+LINK_KEY = b"cordwood"
+FOOTER_PEEK_BYTES = 64 * 1024
+"""Enough to hold the footer of any fragment we write: it has one row group."""
+
+_CHECKSUM_MARK = b'"xxh3":"'
+_CHECKSUM_BLANK = b"0" * 16
+_MAGIC = b"PAR1"
+_DELTA = {"offset": "DELTA_BINARY_PACKED", "timestamp_us": "DELTA_BINARY_PACKED"}
+
+
+class Link(msgspec.Struct, frozen=True):
+    """What a fragment says of itself and of the fragment it follows."""
+
+    id: str
+    start: int
+    limit: int
+    at: int
+    setsum: str
+    prev_id: str
+    prev_setsum: str
+    xxh3: str = _CHECKSUM_BLANK.decode()
+
+
+def build_table(content: Content, start: int, timestamp_us: int) -> pa.Table:
+    """The content with its offsets and timestamp."""
+    count = len(content)
+    offsets = pa.array(np.arange(start, start + count, dtype=np.uint64))
+    stamps = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
+    if not content.extra:
+        return pa.Table.from_arrays([offsets, stamps, content.body], schema=PLAIN_SCHEMA)
+    extra = content.extra
+    return pa.Table.from_arrays(
+        [offsets, stamps, content.body, extra["key"], extra["headers"], extra["stream"]],
+        schema=FULL_SCHEMA,
+    )
+
+
+def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
+    """The bytes of the fragment."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression=compression,
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+        column_encoding=_DELTA,
+    ) as writer:
+        writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+    data = sink.getvalue().to_pybytes()
+    at = data.rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
+    return b"".join((data[:at], xxhash.xxh3_64_hexdigest(data).encode(), data[at + 16 :]))
+
+
+def pointer(link: Link, seq_no: int, num_bytes: int) -> Fragment:
+    """The manifest's pointer to a fragment with this link in slot `seq_no`."""
+    return Fragment.of(
+        paths.fragment(seq_no), seq_no, link.start, link.limit, num_bytes, link.setsum
+    )
+
+
+def decode(data: bytes, fragment: Fragment, *, verify: bool = True) -> pa.Table:
+    """The records of a fragment, with their absolute offsets.
+
+    Raises:
+        CorruptionError: the bytes are not what the pointer says. With `verify=False` only damage
+            that the Parquet decoder notices is found.
+    """
+    where = fragment.path
+    if len(data) != fragment.num_bytes:
+        raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
+    if verify:
+        check_checksum(data, where)
+    table = _parse(data, where)
+    if verify:
+        got = Setsum.of_fragment(table).hexdigest()
+        if got != fragment.setsum_hex:
+            raise _damaged(where, fragment.setsum_hex, got, code=Code.SETSUM_MISMATCH)
+        if table.num_rows != fragment.num_records:
+            raise _damaged(where, f"{fragment.num_records} records", f"{table.num_rows} records")
+    return _absolute(table, fragment.start)
+
+
+def inspect(data: bytes, path: str) -> tuple[pa.Table, Link | None]:
+    """A fragment found without a pointer: its records and its link, both checked.
+
+    Raises:
+        CorruptionError: the bytes are damaged, or the link does not fit the records.
+    """
+    check_checksum(data, path)
+    table = _parse(data, path)
+    link = read_link(table.schema.metadata or {}, path)
+    if link is not None:
+        got = Setsum.of_fragment(table).hexdigest()
+        if got != link.setsum or table.num_rows != link.limit - link.start:
+            raise _damaged(path, link.setsum, got, code=Code.SETSUM_MISMATCH)
+    return table, link
+
+
+def foreign_pointer(table: pa.Table, seq_no: int, num_bytes: int) -> Fragment | None:
+    """A pointer to a fragment that another program put in a slot, or None if it cannot be one."""
+    if "offset" not in table.schema.names or table.num_rows == 0:
+        return None
+    offsets = table.column("offset").to_numpy()
+    start = int(offsets[0])
+    if not np.array_equal(offsets, np.arange(start, start + len(offsets), dtype=np.uint64)):
+        return None
+    return Fragment.of(
+        paths.fragment(seq_no),
+        seq_no,
+        start,
+        start + len(offsets),
+        num_bytes,
+        Setsum.of_fragment(table).hexdigest(),
+    )
+
+
+def read_footer_link(tail: bytes, path: str) -> Link | None:
+    """The link in the last bytes of a fragment; None if the footer is longer or has none."""
+    footer = _footer(tail)
+    at = -1 if footer is None else footer.rfind(b'{"id":"')
+    if footer is None or at < 0:
+        return None
+    end = footer.find(b"}", at)
+    return read_link({LINK_KEY: bytes(footer[at : end + 1])}, path)
+
+
+def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:
+    """The link in a file's key-value metadata."""
+    text = metadata.get(LINK_KEY)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Link)
+    except msgspec.DecodeError as error:
+        raise _damaged(path, "a link in the footer", str(error)) from error
+
+
+def check_checksum(data: bytes, where: str) -> None:
+    """Raise if the file has our checksum and it does not hold; a file of wal3's has none."""
+    footer = _footer(data)
+    if footer is None:
+        raise _damaged(where, "a Parquet file", "no Parquet footer")
+    at = footer.rfind(_CHECKSUM_MARK)
+    if at < 0:
+        if LINK_KEY in footer:
+            raise _damaged(where, "a checksum in the footer", "none")
+        return
+    at += len(data) - 8 - len(footer) + len(_CHECKSUM_MARK)
+    view = memoryview(data)
+    checksum = xxhash.xxh3_64(view[:at])
+    checksum.update(_CHECKSUM_BLANK)
+    checksum.update(view[at + 16 :])
+    expected = bytes(view[at : at + 16]).decode(errors="replace")
+    if expected != checksum.hexdigest():
+        raise _damaged(where, f"checksum {expected}", f"checksum {checksum.hexdigest()}")
+
+
+def _footer(data: bytes) -> bytes | None:
+    if len(data) < 12 or data[-4:] != _MAGIC:
+        return None
+    (length,) = struct.unpack("<I", data[-8:-4])
+    if length > len(data) - 8:
+        return None
+    return data[-8 - length : -8]
+
+
+def _parse(data: bytes, where: str) -> pa.Table:
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(where, "a readable Parquet file", str(error)) from error
+    first = "relative_offset" if "relative_offset" in table.schema.names else "offset"
+    expected = {first: pa.uint64(), "timestamp_us": pa.uint64(), "body": BODY.type}
+    for name, kind in expected.items():
+        if name not in table.schema.names or table.schema.field(name).type != kind:
+            raise _damaged(where, f"column {name} of type {kind}", str(table.schema.names))
+    return table
+
+
+def _absolute(table: pa.Table, start: int) -> pa.Table:
+    if "relative_offset" in table.schema.names:
+        offsets = pa.array(np.arange(start, start + table.num_rows, dtype=np.uint64))
+        table = table.set_column(0, PLAIN_SCHEMA.field("offset"), offsets)
+    return table.replace_schema_metadata(None)
+
+
+def _damaged(where: str, expected: str, got: str, code: Code = Code.CORRUPT) -> CorruptionError:
+    return CorruptionError(
+        f"fragment {where} is damaged: expected {expected}, got {got}",
+        where=where,
+        expected=expected,
+        got=got,
+        code=code,
+        hint="restore the object from a copy or a version of the bucket",
+    )

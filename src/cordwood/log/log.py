@@ -1,0 +1,195 @@
+"""A log, named: everything one can do with it starts here.
+
+`Log(store, "orders")` does no I/O and holds no connection; it can be pickled and shared. A log is the
+set of objects under its name in the store (docs/formats/log.md), and the manifest among them is the
+log's whole state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base.limits import LOG_NAME_BYTES_MAX
+from cordwood.base.setsum import Setsum
+from cordwood.log import paths, scrub, tree
+from cordwood.log.format import GRACE_S_DEFAULT, CursorRecord, Manifest, WriterTag, decode
+from cordwood.log.objects import LogObjects
+from cordwood.log.options import Options
+from cordwood.log.reader import Reader
+from cordwood.log.scrub import Progress, ScrubReport
+from cordwood.log.writer import Writer
+from cordwood.store.probe import verify_conditional_puts
+from cordwood.store.url import Store
+
+Protocol = Literal["cas"]
+
+DEFAULT_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """Where a log stands."""
+
+    name: str
+    oldest_offset: int
+    """The first record still there; where it would be if there is none."""
+    next_offset: int
+    """The offset the next record will get."""
+    bytes: int
+    """Of the fragments in the log, as stored."""
+    setsum: Setsum
+    """Over every record ever appended, collected ones included."""
+    collected: Setsum
+    """Over the records that were collected."""
+    sealed: bool
+    cursors: dict[str, int]
+    pins: tuple[str, ...]
+    features: frozenset[str]
+    protocol: str
+    grace_s: int
+
+    @property
+    def records(self) -> int:
+        """How many records can be read."""
+        return self.next_offset - self.oldest_offset
+
+
+class Log:
+    """One linearizable log in a store."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        name: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Name a log; no I/O. `store` is a Store or a store's URL."""
+        if not isinstance(name, str) or not paths.is_log_name(name):
+            raise InvalidInputError(
+                f"{name!r} cannot name a log",
+                hint="use letters, digits and . _ = + @ -, with / between segments",
+            )
+        if len(name) > LOG_NAME_BYTES_MAX:
+            raise InvalidInputError(f"a log's name has at most {LOG_NAME_BYTES_MAX} characters")
+        self.store = Store(store) if isinstance(store, str) else store
+        self.name = name
+        self._clock = clock
+        self._entropy = entropy
+        self._objects = LogObjects(self.store, name)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The log that a single URL names: the last segment is the log, the rest is the store.
+
+        >>> Log.from_url("memory:wood/orders").name
+        'orders'
+        """
+        head, slash, name = url.rstrip("/").rpartition("/")
+        if not slash or not name or head.endswith((":", ":/")):
+            raise InvalidInputError(
+                f"{url!r} does not name a log",
+                hint="a log's URL is its store's URL, a slash, and its name: file:///data/wood/orders",
+            )
+        return cls(Store(head, **options), name)
+
+    @property
+    def url(self) -> str:
+        """The URL that `from_url` takes."""
+        return f"{self.store.url.rstrip('/')}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Log({self.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Log):
+            return NotImplemented
+        return (self.store, self.name) == (other.store, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.store, self.name))
+
+    async def create(
+        self,
+        *,
+        exist_ok: bool = False,
+        protocol: Protocol = "cas",
+        grace_s: int = GRACE_S_DEFAULT,
+    ) -> None:
+        """Create the log. One PUT; of several callers exactly one creates it.
+
+        Args:
+            exist_ok: an existing log is left as it is.
+            protocol: how appends are agreed on; `cas` swaps one manifest.
+            grace_s: seconds between unlinking and deleting in a collection, fixed for ever.
+
+        Raises:
+            AlreadyExistsError: it exists.
+        """
+        if protocol != "cas":
+            raise InvalidInputError(f"protocol {protocol!r} is not known", hint="use 'cas'")
+        if not isinstance(grace_s, int) or grace_s < 1:
+            raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
+        await verify_conditional_puts(self.store)
+        incarnation = self._entropy.token()
+        tag = WriterTag(incarnation, self._entropy.token(), incarnation, 0)
+        try:
+            await self._objects.create(tree.empty(tag, grace_s=grace_s))
+        except AlreadyExistsError:
+            if not exist_ok:
+                raise
+
+    def writer(self, *, create: bool = False, options: Options = DEFAULT_OPTIONS) -> Writer:
+        """A writer, to be opened with `async with`. `create=True` makes a missing log first."""
+
+        async def prepare() -> None:
+            if create:
+                await self.create(exist_ok=True)
+            else:
+                await verify_conditional_puts(self.store)
+
+        return Writer(self._objects, options, self._clock, self._entropy, prepare)
+
+    def reader(self, *, verify: bool = True) -> Reader:
+        """A reader, to be opened with `async with`."""
+        return Reader(self._objects, self._clock, verify=verify)
+
+    async def state(self) -> LogState:
+        """Where the log stands. One GET, one LIST, one GET per cursor."""
+        manifest, _ = await self._objects.load()
+        cursors = {}
+        async for meta in self._objects.list(paths.CURSOR_PREFIX):
+            name = meta.key.rpartition("/")[2].removesuffix(".json")
+            data, _ = await self.store.get(meta.key)
+            cursors[name] = decode(CursorRecord, data, meta.key).position.offset
+        return LogState(
+            name=self.name,
+            oldest_offset=manifest.oldest_offset,
+            next_offset=manifest.next_offset,
+            bytes=sum(p.num_bytes for p in tree.roots(manifest)),
+            setsum=Setsum.from_hex(manifest.setsum_hex),
+            collected=Setsum.from_hex(manifest.collected_hex),
+            sealed=False,
+            cursors=cursors,
+            pins=(),
+            features=manifest.features,
+            protocol="cas",
+            grace_s=manifest.grace_s,
+        )
+
+    async def manifest(self) -> Manifest:
+        """The manifest itself, for those who draw it. One GET."""
+        return (await self._objects.load()).manifest
+
+    @property
+    def objects(self) -> LogObjects:
+        """The log's objects, for tools that walk the tree themselves."""
+        return self._objects
+
+    async def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
+        """Prove that the log is whole: its metadata, or down to every record. See log/scrub.py."""
+        return await scrub.scrub(self._objects, deep=deep, progress=progress)

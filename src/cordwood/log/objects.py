@@ -1,0 +1,235 @@
+"""The objects of one log, read and written: the only place where log code meets the store.
+
+Every document goes through the one encoder and the one decoder of log/format.py, so its invariants
+were checked before each write and after each read. Costs are in requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    Code,
+    CorruptionError,
+    NotFoundError,
+)
+from cordwood.log import paths, tree
+from cordwood.log.format import Fragment, Manifest, Node, NodePointer, decode, encode
+from cordwood.store.api import Match, Meta, ObjectStore
+
+NODES_AHEAD = 8
+"""Nodes fetched ahead of a walk: a level of the tree costs one round trip, not one per node."""
+
+
+class Loaded(NamedTuple):
+    """A manifest and the etag that proves which one it was."""
+
+    manifest: Manifest
+    etag: str
+
+
+class LogObjects:
+    """The objects under one log's prefix."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        """No I/O; `name` is the prefix."""
+        self.store = store
+        self.name = name
+
+    def key(self, path: str) -> str:
+        """The store's key of a path inside the log."""
+        return f"{self.name}/{path}"
+
+    # The manifest.
+
+    async def load(self) -> Loaded:
+        """The manifest as it is now. One GET.
+
+        Raises:
+            NotFoundError: there is no such log.
+            CorruptionError, UnsupportedError: there is one that cannot be used.
+        """
+        key = self.key(paths.MANIFEST)
+        try:
+            data, etag = await self.store.get(key)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"there is no log named {self.name!r}: {key} does not exist",
+                code=Code.NO_SUCH_LOG,
+                hint="create it first (log.create() or `cordwood log create`), "
+                "or check the name and the store's URL",
+            ) from error
+        return Loaded(decode(Manifest, data, key), etag)
+
+    async def create(self, manifest: Manifest) -> str:
+        """Write the first manifest. One PUT.
+
+        Raises:
+            AlreadyExistsError: the log exists.
+        """
+        try:
+            return await self.store.put(self.key(paths.MANIFEST), encode(manifest), "create")
+        except AlreadyExistsError as error:
+            raise AlreadyExistsError(
+                f"the log {self.name!r} exists already",
+                hint="open it, or pass exist_ok=True",
+            ) from error
+
+    async def swap(self, manifest: Manifest, etag: str) -> str:
+        """Replace the manifest that `etag` named. One PUT.
+
+        Raises:
+            ContendedError: it has been replaced by another one; ours was not written.
+            UncertainError: the answer was lost and the manifest has moved on since.
+            StoreError: ours was not written.
+        """
+        return await self.store.put(self.key(paths.MANIFEST), encode(manifest), Match(etag))
+
+    async def manifest_etag(self) -> str:
+        """Which manifest is current. One HEAD."""
+        return (await self.store.head(self.key(paths.MANIFEST))).etag
+
+    # Nodes.
+
+    async def read_node(self, pointer: NodePointer) -> Node:
+        """The node behind a pointer, checked against it. One GET."""
+        key = self.key(pointer.path)
+        try:
+            data, _ = await self.store.get(key)
+        except NotFoundError as error:
+            raise _missing(key, "node") from error
+        node = decode(Node, data, key)
+        actual = node.pointer()
+        if (actual.setsum_hex, actual.start, actual.limit) != (
+            pointer.setsum_hex,
+            pointer.start,
+            pointer.limit,
+        ):
+            raise CorruptionError(
+                f"node {key} is not the one its parent names: expected "
+                f"[{pointer.start}, {pointer.limit}), got [{actual.start}, {actual.limit})",
+                where=key,
+                expected=f"[{pointer.start}, {pointer.limit})",
+                got=f"[{actual.start}, {actual.limit})",
+            )
+        return node
+
+    async def write_node(self, node: Node) -> Node:
+        """Make the node durable; the node that is there now. One PUT.
+
+        A node's name is its setsum, so an object that has the name already covers the same records,
+        perhaps in another shape. It counts only after it was read and found to do so: one GET more.
+        """
+        key = self.key(node.path)
+        try:
+            await self.store.put(key, encode(node), "create")
+        except AlreadyExistsError:
+            there = await self.read_node(node.pointer())
+            await self.store.sync([key])
+            return there
+        return node
+
+    # Fragments.
+
+    async def put_fragment(self, seq_no: int, data: bytes) -> None:
+        """Take slot `seq_no` with these bytes. One PUT.
+
+        Raises:
+            AlreadyExistsError: the slot is taken.
+        """
+        await self.store.put(self.key(paths.fragment(seq_no)), data, "create")
+
+    async def get_slot(self, seq_no: int) -> bytes | None:
+        """What lies in a slot, named by a manifest or not; None if it is empty. One GET."""
+        try:
+            return (await self.store.get(self.key(paths.fragment(seq_no)))).data
+        except NotFoundError:
+            return None
+
+    async def get_fragment(self, fragment: Fragment) -> bytes:
+        """The bytes of a fragment. One GET.
+
+        Raises:
+            CorruptionError: the object is missing.
+        """
+        key = self.key(fragment.path)
+        try:
+            return (await self.store.get(key)).data
+        except NotFoundError as error:
+            raise _missing(key, "fragment") from error
+
+    async def get_fragment_tail(self, fragment: Fragment, length: int) -> bytes:
+        """The last bytes of a fragment. One ranged GET."""
+        key = self.key(fragment.path)
+        start = max(0, fragment.num_bytes - length)
+        try:
+            return await self.store.get_range(key, start, fragment.num_bytes - start)
+        except NotFoundError as error:
+            raise _missing(key, "fragment") from error
+
+    async def sync(self, paths_seen: Iterable[str]) -> None:
+        """Return once these objects, seen by reading, would survive a power cut."""
+        await self.store.sync([self.key(path) for path in paths_seen])
+
+    # Everything below a prefix of the log.
+
+    async def list(self, prefix: str) -> AsyncIterator[Meta]:
+        """Objects whose path inside the log starts with `prefix`; keys are those of the store."""
+        async for meta in self.store.list(self.key(prefix)):
+            yield meta
+
+    # Walking the tree.
+
+    async def walk(
+        self, pointers: Sequence[NodePointer | Fragment], start: int, limit: int
+    ) -> AsyncGenerator[Fragment, None]:
+        """Fragments that hold any offset of `[start, limit)`, in order.
+
+        Only nodes that overlap the range are read, `NODES_AHEAD` at a time.
+        """
+        wanted = tree.overlapping(pointers, start, limit)
+        ahead: dict[str, asyncio.Task[Node]] = {}
+        try:
+            for i, pointer in enumerate(wanted):
+                if isinstance(pointer, Fragment):
+                    yield pointer
+                    continue
+                for soon in wanted[i : i + NODES_AHEAD]:
+                    if isinstance(soon, NodePointer) and soon.path not in ahead:
+                        ahead[soon.path] = task = asyncio.ensure_future(self.read_node(soon))
+                        task.add_done_callback(_retrieve)
+                node = await ahead[pointer.path]
+                async with aclosing(self.walk(node.children, start, limit)) as below:
+                    async for fragment in below:
+                        yield fragment
+        finally:
+            for task in ahead.values():
+                task.cancel()
+
+    async def find(self, manifest: Manifest, offset: int) -> Fragment | None:
+        """The fragment that holds `offset`; None if the manifest does not reach it."""
+        async with aclosing(self.walk(tree.roots(manifest), offset, offset + 1)) as fragments:
+            async for fragment in fragments:
+                return fragment
+        return None
+
+
+def _retrieve(task: asyncio.Task[Node]) -> None:
+    """A node fetched ahead and not needed may fail without a complaint from asyncio."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _missing(key: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"the {what} {key} is named by the log and does not exist",
+        where=key,
+        expected=f"a {what}",
+        got="nothing",
+        code=Code.MISSING_OBJECT,
+        hint="restore the object from a copy or a version of the bucket",
+    )

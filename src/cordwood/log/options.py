@@ -1,0 +1,49 @@
+"""How a writer behaves: a frozen value, the same for the async and the blocking twins."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cordwood.base.errors import InvalidInputError
+from cordwood.log.fragment import Compression
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a writer. The defaults suit an object store with 20 to 200 ms per request."""
+
+    batch_bytes: int = 8_000_000
+    """A batch this large is written without waiting for more."""
+
+    batch_interval_s: float = 0.02
+    """The longest a record waits for company, while a slot is free. An idle writer does not wait."""
+
+    in_flight: int = 8
+    """Fragment puts in the air at once. wal3 may go on with a log written with 1."""
+
+    throttle: float | None = None
+    """Puts per second at most, fragments and manifests together; None for no limit."""
+
+    queue_bytes: int = 256 * 2**20
+    """Bytes appended and not yet durable, at most; beyond it `append` raises LimitError."""
+
+    compression: Compression = "snappy"
+    """Of the Parquet files: none, snappy, lz4 or zstd."""
+
+    alpha: int = 4
+    """Manifests in the air at once, for a log of the chain protocol."""
+
+    intent_interval_s: float = 2.0
+    """How often a busy writer looks whether somebody else wants a turn."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.batch_bytes < 1 or self.queue_bytes < 1 or self.in_flight < 1 or self.alpha < 1:
+            raise InvalidInputError("batch_bytes, queue_bytes, in_flight and alpha are at least 1")
+        if self.batch_interval_s < 0 or self.intent_interval_s <= 0:
+            raise InvalidInputError("batch_interval_s and intent_interval_s are durations")
+        if self.throttle is not None and self.throttle <= 0:
+            raise InvalidInputError("throttle is a rate in puts per second, or None")
+        if self.compression not in {"none", "snappy", "lz4", "zstd"}:
+            raise InvalidInputError(
+                f"compression {self.compression!r} is not one of none, snappy, lz4, zstd"
+            )

@@ -1,0 +1,71 @@
+"""Every key of a log, built and parsed here only. All are relative to the log's own prefix.
+
+    manifest/MANIFEST                                             the one mutable root
+    log/Bucket=%016x/FragmentSeqNo=%016x.parquet                  slot seq_no, create-only
+    log/Uuid=<uuid>.parquet                                       a bulk upload
+    snapshot/SNAPSHOT.<64 hex>                                    a node, named by its setsum
+    cursor/<name>.json                                            a cursor
+    gc/GARBAGE                                                    what is being collected
+    intent/<kind>-<id>                                            a request to the live writer
+
+A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
+of the format. Specified in docs/formats/log.md.
+"""
+
+from __future__ import annotations
+
+import re
+
+MANIFEST = "manifest/MANIFEST"
+GARBAGE = "gc/GARBAGE"
+CURSOR_PREFIX = "cursor/"
+INTENT_PREFIX = "intent/"
+NODE_PREFIX = "snapshot/SNAPSHOT."
+
+SLOTS_PER_BUCKET = 4096
+
+_FRAGMENT_NAME = re.compile(r"FragmentSeqNo=([0-9a-f]{16})\.parquet")
+_UUID_NAME = re.compile(
+    r"Uuid=([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.parquet"
+)
+_SAFE_PATH = re.compile(r"[A-Za-z0-9=._-]+(?:/[A-Za-z0-9=._-]+)*")
+_LOG_NAME = re.compile(r"[A-Za-z0-9._=+@-]+(?:/[A-Za-z0-9._=+@-]+)*")
+
+
+def fragment(seq_no: int) -> str:
+    """The path of slot `seq_no`."""
+    bucket = seq_no // SLOTS_PER_BUCKET * SLOTS_PER_BUCKET
+    return f"log/Bucket={bucket:016x}/FragmentSeqNo={seq_no:016x}.parquet"
+
+
+def fragment_seq_no(path: str) -> int | None:
+    """The slot a fragment path names, or None for a bulk upload or anything else."""
+    match = _FRAGMENT_NAME.fullmatch(path.rpartition("/")[2])
+    return int(match[1], 16) if match else None
+
+
+def is_bulk(path: str) -> bool:
+    """Whether the path is that of a bulk upload."""
+    return _UUID_NAME.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def node(setsum_hex: str) -> str:
+    """The path of the node whose children add up to this setsum."""
+    return NODE_PREFIX + setsum_hex
+
+
+def intent(kind: str, token: str) -> str:
+    """The path of an intent."""
+    return f"{INTENT_PREFIX}{kind}-{token}"
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a path read from a manifest is relative and cannot leave the log."""
+    return _SAFE_PATH.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
+
+
+def is_log_name(name: str) -> bool:
+    """Whether `name` may name a log: plain segments separated by `/`."""
+    return _LOG_NAME.fullmatch(name) is not None and not any(
+        segment.strip(".") == "" for segment in name.split("/")
+    )

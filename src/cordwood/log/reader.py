@@ -1,0 +1,336 @@
+"""The reader: find fragments, fetch them, prove them, hand out records.
+
+A reader holds nothing open. Each call starts from the manifest as it is then, so it sees everything
+whose append returned before the call began, and never half an append: what is atomic lies in one
+fragment, and a fragment is named whole. Once begun, a call reads the range it found; collection keeps
+the files of an open reader for the log's grace interval.
+
+Costs: one GET for the manifest, one per tree node that overlaps the range (none at the tail), one per
+fragment. Every fragment is checked against its checksum and its setsum unless `verify=False`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cordwood.base.clock import Clock
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CorruptionError,
+    InvalidInputError,
+)
+from cordwood.base.limits import OFFSET_LIMIT
+from cordwood.log import fragment as fragments
+from cordwood.log import tree
+from cordwood.log.format import Fragment, Manifest
+from cordwood.log.objects import LogObjects
+from cordwood.log.records import Record, iter_records
+
+AHEAD_BYTES = 32 * 2**20
+AHEAD_FILES = 8
+"""How far a read runs ahead of its consumer: enough to hide a request, bounded in memory."""
+
+POLL_MIN_S = 0.05
+POLL_MAX_S = 1.0
+"""How often a tail looks for more: often while it finds something, seldom while it does not."""
+
+THREAD_BYTES_MIN = 256 * 1024
+"""Fragments from this size are decoded in a thread, not to hold up the event loop."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a read ends. Every limit that is given holds; a scan gives at least one fragment."""
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+    """Of fragment files, as stored."""
+    max_files: int | None = None
+    limit_offset: int | None = None
+    """The first offset not wanted."""
+    start_time_us: int | None = None
+    """Only records stamped at this time or later."""
+    limit_time_us: int | None = None
+    """Only records stamped before this time."""
+
+    def __post_init__(self) -> None:
+        """Refuse negative limits."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise InvalidInputError(f"{name} is a number of at least 0, not {value!r}")
+
+
+NO_LIMITS = Limits()
+
+
+class Reader:
+    """Reads one log. Made by `Log.reader()`."""
+
+    def __init__(self, objects: LogObjects, clock: Clock, *, verify: bool = True) -> None:
+        """No I/O. `verify=False` skips checksum and setsum of every fragment read."""
+        self._objects = objects
+        self._clock = clock
+        self._verify = verify
+
+    async def __aenter__(self) -> Self:
+        await self._objects.load()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    # Fragments.
+
+    async def scan(self, start: int | None = None, limits: Limits = NO_LIMITS) -> list[Fragment]:
+        """The fragments that hold the records from `start` on, oldest first.
+
+        The first may begin before `start`, the last may end after the limit; at least one is given
+        if there is any. Without `start`, from the oldest record.
+
+        Raises:
+            CollectedError: `start` has been collected.
+        """
+        manifest, _ = await self._objects.load()
+        return [f async for f in self._select(manifest, start, limits)]
+
+    async def fetch(self, fragment: Fragment, *, verify: bool | None = None) -> pa.Table:
+        """The records of a fragment: offset, timestamp_us, body, and key, headers, stream if any.
+
+        Raises:
+            CorruptionError: it is missing, or not what the manifest says.
+        """
+        data = await self._objects.get_fragment(fragment)
+        check = self._verify if verify is None else verify
+        if len(data) < THREAD_BYTES_MIN:
+            return fragments.decode(data, fragment, verify=check)
+        return await asyncio.to_thread(fragments.decode, data, fragment, verify=check)
+
+    async def fetch_bytes(self, fragment: Fragment) -> bytes:
+        """The object as stored, unchecked."""
+        return await self._objects.get_fragment(fragment)
+
+    # Records.
+
+    async def read_arrow(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        verify: bool | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Record batches with exactly the records asked for, in order; one per fragment.
+
+        Raises:
+            CollectedError: `start` has been collected, also while reading.
+            CorruptionError: a fragment is missing or damaged.
+        """
+        manifest, _ = await self._objects.load()
+        async with aclosing(self._read(manifest, start, limits, verify)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def read(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        verify: bool | None = None,
+    ) -> AsyncGenerator[Record, None]:
+        """Records, in order. As `read_arrow` otherwise."""
+        async with aclosing(self.read_arrow(start, limits, verify=verify)) as batches:
+            async for batch in batches:
+                for record in iter_records(batch):
+                    yield record
+
+    async def tail(
+        self, start: int | None = None, *, verify: bool | None = None
+    ) -> AsyncGenerator[Record, None]:
+        """Records from `start` on, for ever: waits for more at the end. Leave the loop to stop.
+
+        Without `start`, from the end of the log as it is now. While nothing comes it costs one HEAD
+        per poll.
+        """
+        async with aclosing(self.tail_arrow(start, verify=verify)) as batches:
+            async for batch in batches:
+                for record in iter_records(batch):
+                    yield record
+
+    async def tail_arrow(
+        self, start: int | None = None, *, verify: bool | None = None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """As `tail`, in record batches."""
+        manifest, etag = await self._objects.load()
+        position = manifest.next_offset if start is None else start
+        poll_s = POLL_MIN_S
+        while True:
+            if position < manifest.next_offset:
+                poll_s = POLL_MIN_S
+                async with aclosing(self._read(manifest, position, NO_LIMITS, verify)) as batches:
+                    async for batch in batches:
+                        yield batch
+                position = manifest.next_offset
+            else:
+                poll_s = min(poll_s * 1.5, POLL_MAX_S)
+            await asyncio.sleep(poll_s)
+            if await self._objects.manifest_etag() != etag:
+                manifest, etag = await self._objects.load()
+
+    # Below: ranges.
+
+    def _select(
+        self, manifest: Manifest, start: int | None, limits: Limits
+    ) -> AsyncIterator[Fragment]:
+        return self._limited(manifest, start, limits)
+
+    async def _limited(
+        self, manifest: Manifest, start: int | None, limits: Limits
+    ) -> AsyncGenerator[Fragment, None]:
+        begin, end = await self._bounds(manifest, start, limits)
+        num_files = num_bytes = 0
+        async with aclosing(self._objects.walk(tree.roots(manifest), begin, end)) as walk:
+            async for fragment in walk:
+                num_files += 1
+                num_bytes += fragment.num_bytes
+                if num_files > 1 and (
+                    (limits.max_files is not None and num_files > limits.max_files)
+                    or (limits.max_bytes is not None and num_bytes > limits.max_bytes)
+                ):
+                    return
+                yield fragment
+
+    async def _bounds(
+        self, manifest: Manifest, start: int | None, limits: Limits
+    ) -> tuple[int, int]:
+        """The offsets `[begin, end)` that offset, record and time limits leave."""
+        begin = manifest.oldest_offset if start is None else check_offset(start)
+        if begin < manifest.oldest_offset:
+            # Offset 0 is before the first record of a log that starts at 1.
+            if begin == 0 and manifest.oldest_offset == 1:
+                begin = 1
+            else:
+                raise collected(self._objects.name, begin, manifest)
+        end = manifest.next_offset
+        if limits.start_time_us is not None:
+            begin = max(begin, await self.offset_at(limits.start_time_us, manifest))
+        if limits.limit_time_us is not None:
+            end = min(end, await self.offset_at(limits.limit_time_us, manifest))
+        if limits.limit_offset is not None:
+            end = min(end, limits.limit_offset)
+        if limits.max_records is not None:
+            end = min(end, begin + limits.max_records)
+        return begin, max(begin, end)
+
+    async def _read(
+        self, manifest: Manifest, start: int | None, limits: Limits, verify: bool | None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        begin, end = await self._bounds(manifest, start, limits)
+        within = msgspec.structs.replace(
+            limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
+        )
+        ahead: deque[tuple[Fragment, asyncio.Task[pa.Table]]] = deque()
+        ahead_bytes = 0
+        try:
+            async with aclosing(self._limited(manifest, begin, within)) as selected:
+                more = True
+                while more or ahead:
+                    while (
+                        more
+                        and len(ahead) < AHEAD_FILES
+                        and (not ahead or ahead_bytes < AHEAD_BYTES)
+                    ):
+                        fragment = await anext(selected, None)
+                        if fragment is None:
+                            more = False
+                            break
+                        task = asyncio.ensure_future(self.fetch(fragment, verify=verify))
+                        ahead.append((fragment, task))
+                        ahead_bytes += fragment.num_bytes
+                    if not ahead:
+                        return
+                    fragment, task = ahead[0]
+                    table = await self._await_table(task, fragment)
+                    ahead.popleft()
+                    ahead_bytes -= fragment.num_bytes
+                    for batch in _cut(table, fragment, begin, end):
+                        yield batch
+        finally:
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+
+    async def _await_table(self, task: asyncio.Task[pa.Table], fragment: Fragment) -> pa.Table:
+        """The fetched table; a missing fragment that has been collected meanwhile says so."""
+        try:
+            return await task
+        except CorruptionError as error:
+            if error.code is Code.MISSING_OBJECT:
+                manifest, _ = await self._objects.load()
+                if fragment.start < manifest.oldest_offset:
+                    raise collected(self._objects.name, fragment.start, manifest) from error
+            raise
+
+    # Time.
+
+    async def offset_at(self, time_us: int, manifest: Manifest | None = None) -> int:
+        """The first offset stamped at `time_us` or later; the next offset if there is none.
+
+        Timestamps never go back along a log that Cordwood wrote, so this is a bisection: a ranged
+        GET per step. In a log written by others it finds one such place, not always the first.
+        """
+        if manifest is None:
+            manifest, _ = await self._objects.load()
+        low, high = manifest.oldest_offset, manifest.next_offset
+        while low < high:
+            fragment = await self._objects.find(manifest, (low + high) // 2)
+            if fragment is None:
+                break
+            if await self._time_of(fragment) < time_us:
+                low = fragment.limit
+            else:
+                high = fragment.start
+        return max(low, manifest.oldest_offset)
+
+    async def _time_of(self, fragment: Fragment) -> int:
+        tail = await self._objects.get_fragment_tail(fragment, fragments.FOOTER_PEEK_BYTES)
+        link = fragments.read_footer_link(tail, fragment.path)
+        if link is not None:
+            return link.at
+        table = await self.fetch(fragment)
+        return int(pc.max(table.column("timestamp_us")).as_py())
+
+
+def check_offset(offset: object) -> int:
+    """The offset, if it can be one.
+
+    Raises:
+        InvalidInputError: it is not a number in range.
+    """
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < OFFSET_LIMIT:
+        raise InvalidInputError(f"an offset is a number from 0 to 2^63 - 1, not {offset!r}")
+    return offset
+
+
+def collected(name: str, offset: int, manifest: Manifest) -> CollectedError:
+    """The error for a range that is gone."""
+    return CollectedError(
+        f"log {name!r}: offset {offset} has been collected; "
+        f"the oldest record is {manifest.oldest_offset}",
+        hint=f"start at {manifest.oldest_offset} or later",
+    )
+
+
+def _cut(table: pa.Table, fragment: Fragment, begin: int, end: int) -> list[pa.RecordBatch]:
+    """The rows of a fragment inside `[begin, end)`."""
+    first = max(0, begin - fragment.start)
+    last = min(fragment.limit, end) - fragment.start
+    rows: list[pa.RecordBatch] = table.slice(first, max(0, last - first)).to_batches()
+    return [batch for batch in rows if batch.num_rows]

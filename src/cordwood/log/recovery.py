@@ -1,0 +1,211 @@
+"""Adoption: what a new or refused writer does with fragments that no manifest names.
+
+A writer takes slots with create-only puts and names them in a manifest afterwards. It can be cut off
+in between, by a crash or by another writer. The slots above the manifest then look like this::
+
+    manifest: … 4          tail = fragment 4 (write id t)
+    slot 5   prev = t      adopted: it follows the tail, which becomes 5
+    slot 6   prev = 5      adopted
+    slot 7   prev = x      void: its predecessor never made it. Skipped, for ever
+    slot 8   prev = 6      adopted (its writer had met 7 and gone on)
+    slot 9   empty         the end of the run; the next fragment goes here
+
+Rules:
+
+1. The scan starts at the slot after the manifest's newest fragment and ends at the first empty one.
+2. A fragment is adopted if and only if its link names the current tail: the same write id, the same
+   setsum, the offset that comes next.
+3. What is not adopted when the scan passes it is void for ever: a write id belongs to one put at one
+   slot, so the tail it waits for cannot come back. Its writer may therefore write the batch again.
+4. A fragment without a link (another program's) is adopted only in the first slot after the
+   manifest, if its offsets fit.
+5. Before a manifest names an object that was found by reading, the object is synced.
+
+Readers see only what the manifest names, so nothing is read before it was adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from cordwood.base.clock import Entropy
+from cordwood.base.errors import ConflictError, CorruptionError
+from cordwood.log import fragment as fragments
+from cordwood.log import tree
+from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
+from cordwood.log.objects import LogObjects
+
+SWAPS_MAX = 3
+"""Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
+
+
+ADOPTED_MAX = 32
+"""Fragments adopted in one go; a longer run takes several."""
+
+SLOTS_AHEAD = 8
+"""Slots read at once when there is a run: as many as a writer has in the air by default."""
+
+
+class Tail(NamedTuple):
+    """The end of a log: what the next fragment must follow."""
+
+    id: str
+    """The newest fragment's write id; the incarnation of an empty log; empty if a foreign one."""
+    setsum_hex: str
+    next_offset: int
+    next_seq_no: int
+    at_us: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """The tail of what a manifest names."""
+        tag = WriterTag.parse(manifest.writer)
+        newest = manifest.fragments[-1] if manifest.fragments else None
+        return cls(
+            id=tag.tail_id if tag else "",
+            setsum_hex=newest.setsum_hex if newest else ZERO,
+            next_offset=manifest.next_offset,
+            next_seq_no=manifest.next_seq_no,
+            at_us=tag.tail_us if tag else 0,
+        )
+
+    def after(self, link: fragments.Link, seq_no: int) -> Tail:
+        """The tail once a fragment with this link lies in this slot."""
+        return Tail(link.id, link.setsum, link.limit, seq_no + 1, link.at)
+
+    def is_followed_by(self, link: fragments.Link) -> bool:
+        """Rule 2."""
+        return (link.prev_id, link.prev_setsum, link.start) == (
+            self.id,
+            self.setsum_hex,
+            self.next_offset,
+        )
+
+
+class Landed(NamedTuple):
+    """A fragment known to lie in its slot."""
+
+    fragment: Fragment
+    link: fragments.Link
+    has_columns: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """What a scan above a manifest found."""
+
+    tail: Tail
+    adopted: list[Fragment]
+    found: list[str]
+    """Paths of the adopted that were found by reading (rule 5)."""
+    has_columns: bool = False
+    is_whole: bool = False
+    """Whether it ends at an empty slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a writer stands: a manifest nobody has replaced, and the tail above it."""
+
+    manifest: Manifest
+    etag: str
+    tail: Tail
+    named: bool
+    """Whether the manifest names everything up to the tail."""
+
+
+async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed]) -> Run:
+    """Follow the slots above a manifest. One GET per slot not our own, and one for the empty one.
+
+    Stops after `ADOPTED_MAX` fragments: a busy writer may add slots faster than they can be read.
+    """
+    run = Run(Tail.of(manifest), [], [])
+    seq_no = run.tail.next_seq_no
+    ahead: dict[int, bytes | None] = {}
+    while len(run.adopted) < ADOPTED_MAX:
+        landed = own.get(seq_no)
+        if landed is None:
+            if seq_no not in ahead:
+                # The first slot is most often empty; once it is not, there are likely more.
+                count = SLOTS_AHEAD if seq_no > manifest.next_seq_no else 1
+                slots = range(seq_no, seq_no + count)
+                data = await asyncio.gather(*(objects.get_slot(slot) for slot in slots))
+                ahead = dict(zip(slots, data, strict=True))
+            found = ahead.pop(seq_no)
+            if found is None:
+                run.is_whole = True
+                break
+            landed = _examine(found, seq_no, run, is_first=seq_no == manifest.next_seq_no)
+            if landed is not None:
+                run.found.append(landed.fragment.path)
+        elif not run.tail.is_followed_by(landed.link):
+            landed = None
+        seq_no += 1
+        if landed is not None:
+            run.adopted.append(landed.fragment)
+            run.has_columns |= landed.has_columns
+            run.tail = run.tail.after(landed.link, seq_no - 1)
+    run.tail = run.tail._replace(next_seq_no=seq_no)
+    return run
+
+
+def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | None:
+    """The fragment in a slot if it is to be adopted; None if it is void."""
+    try:
+        table, link = fragments.inspect(data, f"slot {seq_no}")
+    except CorruptionError:
+        # Never acknowledged, and unreadable: nothing can be made of it.
+        return None
+    has_columns = table.num_columns > 3
+    if link is not None:
+        if not run.tail.is_followed_by(link):
+            return None
+        return Landed(fragments.pointer(link, seq_no, len(data)), link, has_columns)
+    pointer = fragments.foreign_pointer(table, seq_no, len(data)) if is_first else None
+    if pointer is None or pointer.start != run.tail.next_offset:
+        return None
+    stamp = int(table.column("timestamp_us")[-1].as_py())
+    stand_in = fragments.Link(
+        "", pointer.start, pointer.limit, stamp, pointer.setsum_hex, run.tail.id, ""
+    )
+    return Landed(pointer, stand_in, has_columns)
+
+
+async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, Landed]) -> Ground:
+    """Load the manifest and adopt what follows it.
+
+    Two GETs on a log at rest. After `SWAPS_MAX` lost swaps the ground is returned as it is, not
+    `named`: a busy writer is naming its own fragments.
+    """
+    losses = 0
+    while True:
+        manifest, etag = await objects.load()
+        run = await scan(objects, manifest, own)
+        if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
+            return Ground(manifest, etag, run.tail, named=not run.adopted)
+        await objects.sync(run.found)
+        adopted = adopt(manifest, run, entropy)
+        try:
+            etag = await objects.swap(adopted, etag)
+        except ConflictError:
+            losses += 1
+            continue
+        if run.is_whole:
+            return Ground(adopted, etag, run.tail, named=True)
+
+
+def adopt(manifest: Manifest, run: Run, entropy: Entropy) -> Manifest:
+    """The manifest that names the run."""
+    features = (COLUMNS,) if run.has_columns else ()
+    return tree.append(manifest, run.adopted, next_tag(manifest, run.tail, entropy), features)
+
+
+def next_tag(manifest: Manifest, tail: Tail, entropy: Entropy) -> WriterTag:
+    """The tag of the manifest that follows this one. A log that wal3 wrote last gets an incarnation."""
+    tag = WriterTag.parse(manifest.writer)
+    incarnation = tag.incarnation if tag else entropy.token()
+    return WriterTag(incarnation, entropy.token(), tail.id, tail.at_us)
+

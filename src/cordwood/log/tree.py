@@ -1,0 +1,189 @@
+"""The manifest tree, as pure functions: append, fold, substitute, select.
+
+The root of a log would grow with every fragment, and it is rewritten on every append. Folding keeps
+it small: `FANOUT` neighbours of one level become one node of the next, an immutable object, so the
+root is like a number written in base `FANOUT`::
+
+    root  = [ d3 d3 | d2 d2 d2 | d1 | f f f f f f ]     nodes by falling depth, then fragments
+              └── 8 x d2 ──┘ ...
+
+At a million fragments six levels of at most seven nodes and sixteen fragments are left in the root:
+less than 16 kB.
+
+Rules:
+
+1. The newest fragment is never folded (LOG-8), so a reader at the tail reads no node.
+2. A node has `FANOUT` children, all of one depth, and at least two: a lone child would have its
+   parent's setsum and therefore its parent's name.
+3. A node is written before a manifest names it. `fold` says which nodes would help; the writer puts
+   them beside the hot path and `substitute`s them into a later manifest, when they are durable.
+   Until then the longer root is just as true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from cordwood.base.errors import InternalError
+from cordwood.base.setsum import Setsum
+from cordwood.log import paths
+from cordwood.log.format import (
+    GAPS,
+    GRACE,
+    GRACE_S_DEFAULT,
+    ZERO,
+    Extension,
+    Fragment,
+    Manifest,
+    Node,
+    NodePointer,
+    WriterTag,
+)
+
+FANOUT = 8
+"""Children of a node. Smaller makes deeper trees, larger makes a larger root; see the header."""
+
+FOLD_NODES_MAX = 16
+"""Nodes one fold may ask for, so that taking over a huge flat root does not flood the store."""
+
+
+def empty(tag: WriterTag, *, grace_s: int = GRACE_S_DEFAULT) -> Manifest:
+    """The manifest of a log that holds nothing."""
+    extension = (
+        UNSET if grace_s == GRACE_S_DEFAULT else Extension(features=(GRACE,), grace_s=grace_s)
+    )
+    return Manifest(
+        setsum_hex=ZERO,
+        acc_bytes=0,
+        writer=str(tag),
+        nodes=(),
+        fragments=(),
+        cordwood=extension,
+    )
+
+
+def with_features(manifest: Manifest, features: Iterable[str]) -> Manifest:
+    """The manifest with these features declared as well."""
+    wanted = manifest.features | set(features)
+    if wanted == manifest.features:
+        return manifest
+    extension = Extension() if manifest.cordwood is UNSET else manifest.cordwood
+    extension = msgspec.structs.replace(extension, features=tuple(sorted(wanted)))
+    return msgspec.structs.replace(manifest, cordwood=extension)
+
+
+def append(
+    manifest: Manifest, fragments: Sequence[Fragment], tag: WriterTag, features: Iterable[str] = ()
+) -> Manifest:
+    """The manifest with these fragments behind its tail.
+
+    A jump in sequence numbers declares the feature `gaps`; a jump in offsets is our own bug.
+    """
+    offset, seq_no = manifest.next_offset, manifest.next_seq_no
+    wanted = set(features)
+    for fragment in fragments:
+        if fragment.start != offset or fragment.seq_no < seq_no:
+            raise InternalError(
+                f"append at {offset} (slot {seq_no}) of a fragment that starts at "
+                f"{fragment.start} (slot {fragment.seq_no})"
+            )
+        if fragment.seq_no > seq_no and (manifest.fragments or fragment is not fragments[0]):
+            wanted.add(GAPS)
+        offset, seq_no = fragment.limit, fragment.seq_no + 1
+    added = Setsum.sum([manifest.setsum_hex, *(f.setsum_hex for f in fragments)])
+    return with_features(
+        msgspec.structs.replace(
+            manifest,
+            setsum_hex=added.hexdigest(),
+            acc_bytes=manifest.acc_bytes + sum(f.num_bytes for f in fragments),
+            writer=str(tag),
+            fragments=(*manifest.fragments, *fragments),
+        ),
+        wanted,
+    )
+
+
+def make_node(children: Sequence[NodePointer] | Sequence[Fragment], writer: str) -> Node:
+    """A node over these neighbours."""
+    setsum_hex = Setsum.sum([c.setsum_hex for c in children]).hexdigest()
+    nodes = tuple(c for c in children if isinstance(c, NodePointer))
+    return Node(
+        path=paths.node(setsum_hex),
+        depth=1 + max((c.depth for c in nodes), default=0),
+        setsum_hex=setsum_hex,
+        writer=writer,
+        nodes=nodes,
+        fragments=tuple(c for c in children if isinstance(c, Fragment)),
+    )
+
+
+def fold(manifest: Manifest, writer: str, fanout: int = FANOUT) -> list[Node]:
+    """Nodes that would make the root smaller, children before parents.
+
+    Substituting all of them, in order, gives the folded root.
+    """
+    made: list[Node] = []
+    fragments = list(manifest.fragments)
+    nodes = list(manifest.nodes)
+    while len(fragments) > fanout and len(made) < FOLD_NODES_MAX:
+        node = make_node(fragments[:fanout], writer)
+        del fragments[:fanout]
+        made.append(node)
+        nodes.append(node.pointer())
+    while len(made) < FOLD_NODES_MAX and (run := _foldable_run(nodes, fanout)) is not None:
+        node = make_node(nodes[run : run + fanout], writer)
+        nodes[run : run + fanout] = [node.pointer()]
+        made.append(node)
+    return made
+
+
+def _foldable_run(nodes: Sequence[NodePointer], fanout: int) -> int | None:
+    """Where the first `fanout` neighbours of equal depth begin."""
+    begin = 0
+    for i, node in enumerate(nodes):
+        if node.depth != nodes[begin].depth:
+            begin = i
+        if i - begin + 1 == fanout:
+            return begin
+    return None
+
+
+def substitute(manifest: Manifest, pointer: NodePointer) -> Manifest | None:
+    """The manifest with the node in place of what it covers, or None if it does not fit.
+
+    It fits where a run of two or more neighbours has its bounds and its setsum, and at least one
+    fragment stays in the root.
+    """
+    pointers = roots(manifest)
+    begin = next((i for i, p in enumerate(pointers) if p.start == pointer.start), None)
+    end = next((i for i, p in enumerate(pointers, 1) if p.limit == pointer.limit), None)
+    if begin is None or end is None or end - begin < 2 or end == len(pointers):
+        return None
+    covered = pointers[begin:end]
+    if Setsum.sum([p.setsum_hex for p in covered]).hexdigest() != pointer.setsum_hex:
+        return None
+    rest = pointers[end:]
+    return msgspec.structs.replace(
+        manifest,
+        nodes=(
+            *(p for p in pointers[:begin] if isinstance(p, NodePointer)),
+            pointer,
+            *(p for p in rest if isinstance(p, NodePointer)),
+        ),
+        fragments=tuple(p for p in rest if isinstance(p, Fragment)),
+    )
+
+
+def overlapping(
+    pointers: Iterable[NodePointer | Fragment], start: int, limit: int
+) -> list[NodePointer | Fragment]:
+    """Those that hold any offset of `[start, limit)`."""
+    return [p for p in pointers if p.start < limit and start < p.limit]
+
+
+def roots(manifest: Manifest) -> tuple[NodePointer | Fragment, ...]:
+    """Every pointer of the root, oldest first."""
+    return (*manifest.nodes, *manifest.fragments)

@@ -1,0 +1,206 @@
+"""The file operations a directory store is made of, and no others.
+
+`DirectoryStore` reaches the operating system only through a `Disk`. The list is short on purpose:
+a model of a disk that loses power (`cordwood.testing.crashdisk`) has to say exactly what each of
+these operations leaves behind, and a test can cut the power between any two of them.
+
+What each operation promises, on a local POSIX file system:
+
+=============  ===========================================================================
+read           bytes and stat of one file, taken from one open descriptor: never of two files
+write          a new file, its bytes and its time on stable storage; the name is not yet safe
+touch          another time for a file, on stable storage
+link           a second name for a file, only if that name is free; atomic
+rename         a name moves onto another and replaces what was there; atomic
+unlink, mkdir  as they are
+fsync_dir      every name in the folder, and every name gone from it, is on stable storage
+lock           one holder at a time among all threads and processes; a killed holder frees it
+=============  ===========================================================================
+
+Locks are flock, each on a descriptor of its own: ownership belongs to the open file, so two
+threads exclude each other as two processes do. A child made by fork closes the descriptors that it
+inherited, so it cannot keep a lock that its parent dies with. flock on NFS is not supported.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Literal, NamedTuple
+
+FileKind = Literal["file", "folder", "other"]
+"""A regular file, a directory, or anything else: a symbolic link is `other`, whatever it names."""
+
+
+class FileStat(NamedTuple):
+    """What is known of a file without reading it."""
+
+    inode: int
+    mtime_ns: int
+    size_bytes: int
+    kind: FileKind
+
+    @property
+    def etag(self) -> str:
+        """Names the put that wrote the file: inode, time and size in hex."""
+        return f"{self.inode:x}-{self.mtime_ns:x}-{self.size_bytes:x}"
+
+
+class Disk:
+    """The operating system's files. Paths are absolute; failures are OSError."""
+
+    inline: ClassVar[bool] = False
+    """True for a disk whose operations never wait: they then run on the event loop itself."""
+
+    def stat(self, path: str) -> FileStat:
+        """What is under this name; a symbolic link is not followed."""
+        return _file_stat(os.stat(path, follow_symlinks=False))
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, bytes]:
+        """A regular file's stat, and its bytes from `start` on, at most `length` of them.
+
+        Raises:
+            IsADirectoryError: the name is not a regular file's.
+            OSError: ELOOP for a symbolic link, and whatever the system says.
+        """
+        # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags)
+        try:
+            status = _file_stat(os.fstat(descriptor))
+            if status.kind != "file":
+                raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+            wanted = status.size_bytes - start if length is None else length
+            return status, _read_fully(descriptor, start, wanted)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, data: bytes, mtime_ns: int) -> FileStat:
+        """A new file with these bytes and this time, both on stable storage. Not atomic.
+
+        Raises:
+            FileExistsError: the name is taken.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            _fsync(descriptor)
+            return _file_stat(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def touch(self, path: str, mtime_ns: int) -> FileStat:
+        """Give a file another time, on stable storage."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            _fsync(descriptor)
+            return _file_stat(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file a second name, atomically.
+
+        Raises:
+            FileExistsError: the second name is taken.
+        """
+        os.link(source, target, follow_symlinks=False)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move the name `source` onto `target`, atomically replacing what was there."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove the name."""
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        """Make an empty folder."""
+        os.mkdir(path)
+
+    def fsync_dir(self, path: str) -> None:
+        """Bring the folder's names to stable storage."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def scan(self, path: str) -> list[tuple[str, FileKind]]:
+        """The names in a folder, in no order. A name that stays throughout is given once."""
+        kinds: dict[str, FileKind] = {}
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    kinds[entry.name] = "folder"
+                else:
+                    kinds[entry.name] = "file" if entry.is_file(follow_symlinks=False) else "other"
+        return list(kinds.items())
+
+    @contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        """Hold the lock file `path`, which is made if it is not there, until the block ends."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        _lock_descriptors.add(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            # Said aloud, and not left to close: a child forked meanwhile shares this open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _lock_descriptors.discard(descriptor)
+            os.close(descriptor)
+
+
+def _read_fully(descriptor: int, start: int, wanted: int) -> bytes:
+    """Up to `wanted` bytes at `start`: one read may give fewer than the file holds."""
+    parts: list[bytes] = []
+    while wanted > 0:
+        part = os.pread(descriptor, wanted, start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+        wanted -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _fsync(descriptor: int) -> None:
+    """Bring a file to stable storage: on macOS fsync alone stops at the drive's cache."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is None:
+        os.fsync(descriptor)
+    else:
+        fcntl.fcntl(descriptor, full)
+
+
+def _file_stat(status: os.stat_result) -> FileStat:
+    kind: FileKind = "other"
+    if stat.S_ISREG(status.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "folder"
+    return FileStat(status.st_ino, status.st_mtime_ns, status.st_size, kind)
+
+
+_lock_descriptors: set[int] = set()
+"""Lock files open in this process, so that a forked child can close its copies."""
+
+
+def _close_inherited_locks() -> None:
+    for descriptor in _lock_descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+    _lock_descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -1,0 +1,245 @@
+"""The log, blocking. Each method is its async twin run on the background loop (base/portal.py)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from cordwood.base import portal
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.log import log as async_log
+from cordwood.log import reader as async_reader
+from cordwood.log import writer as async_writer
+from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest
+from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
+from cordwood.log.options import Options
+from cordwood.log.reader import NO_LIMITS, Limits
+from cordwood.log.records import Headers, Record, iter_records
+from cordwood.log.scrub import Progress, ScrubReport
+from cordwood.store.url import Store
+
+T = TypeVar("T")
+
+
+class Log:
+    """One linearizable log in a store. See `cordwood.Log`."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        name: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Name a log; no I/O."""
+        self._log = async_log.Log(store, name, clock=clock, entropy=entropy)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The log that a single URL names."""
+        named = async_log.Log.from_url(url, **options)
+        return cls(named.store, named.name)
+
+    @property
+    def store(self) -> Store:
+        """The store it lies in."""
+        return self._log.store
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self._log.name
+
+    @property
+    def url(self) -> str:
+        """The URL that `from_url` takes."""
+        return self._log.url
+
+    def __repr__(self) -> str:
+        return f"sync.{self._log!r}"
+
+    def __eq__(self, other: object) -> bool:
+        return self._log == other._log if isinstance(other, Log) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._log)
+
+    def create(
+        self,
+        *,
+        exist_ok: bool = False,
+        protocol: Protocol = "cas",
+        grace_s: int = GRACE_S_DEFAULT,
+    ) -> None:
+        """Create the log."""
+        work = self._log.create(exist_ok=exist_ok, protocol=protocol, grace_s=grace_s)
+        portal.current().run(work)
+
+    def writer(self, *, create: bool = False, options: Options = DEFAULT_OPTIONS) -> Writer:
+        """A writer, to be opened with `with`."""
+        return Writer(self._log.writer(create=create, options=options))
+
+    def reader(self, *, verify: bool = True) -> Reader:
+        """A reader, to be opened with `with`."""
+        return Reader(self._log.reader(verify=verify))
+
+    def state(self) -> LogState:
+        """Where the log stands."""
+        return portal.current().run(self._log.state())
+
+    def manifest(self) -> Manifest:
+        """The manifest itself."""
+        return portal.current().run(self._log.manifest())
+
+    def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
+        """Prove that the log is whole."""
+        return portal.current().run(self._log.scrub(deep=deep, progress=progress))
+
+
+class Writer:
+    """Appends to one log; any thread may use it. See `cordwood.Writer`."""
+
+    def __init__(self, writer: async_writer.Writer) -> None:
+        """Not open yet."""
+        self._writer = writer
+        self._portal = portal.current()
+
+    def open(self) -> Self:
+        """Open, recover, adopt."""
+        self._home().run(self._writer.open())
+        return self
+
+    def close(self) -> None:
+        """Wait until everything appended is durable; then no more is taken."""
+        self._home().run(self._writer.close())
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        stream: str | None = None,
+    ) -> int:
+        """Append one record; its offset, once it is durable."""
+        return self._home().call(self._writer.append, body, key=key, headers=headers, stream=stream)
+
+    def append_many(self, bodies: Sequence[bytes]) -> int:
+        """Append records as one atomic batch; the first one's offset, once they are durable."""
+        return self._home().call(self._writer.append_many, bodies)
+
+    def append_arrow(self, data: pa.Table | pa.RecordBatch) -> int:
+        """Append Arrow data as one atomic batch; the first offset, once it is durable."""
+        return self._home().call(self._writer.append_arrow, data)
+
+    def append_soon(self, body: bytes, **fields: Any) -> Future[int]:
+        """Append without waiting: a future for the offset, so that many records share a fragment."""
+        home = self._home()
+
+        async def work() -> int:
+            return await self._writer.append(body, **fields)
+
+        return home.start(work())
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is durable or has failed."""
+        self._home().run(self._writer.flush())
+
+    def _home(self) -> portal.Portal:
+        return portal.check_same(self._portal, "this writer")
+
+
+class Reader:
+    """Reads one log. See `cordwood.Reader`."""
+
+    def __init__(self, reader: async_reader.Reader) -> None:
+        """No I/O."""
+        self._reader = reader
+
+    def __enter__(self) -> Self:
+        portal.current().run(self._reader.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def scan(self, start: int | None = None, limits: Limits = NO_LIMITS) -> list[Fragment]:
+        """The fragments that hold the records from `start` on, oldest first."""
+        return portal.current().run(self._reader.scan(start, limits))
+
+    def fetch(self, fragment: Fragment, *, verify: bool | None = None) -> pa.Table:
+        """The records of a fragment."""
+        return portal.current().run(self._reader.fetch(fragment, verify=verify))
+
+    def fetch_bytes(self, fragment: Fragment) -> bytes:
+        """The object as stored, unchecked."""
+        return portal.current().run(self._reader.fetch_bytes(fragment))
+
+    def read(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        verify: bool | None = None,
+    ) -> Iterator[Record]:
+        """Records, in order."""
+        for batch in self.read_arrow(start, limits, verify=verify):
+            yield from iter_records(batch)
+
+    def read_arrow(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        verify: bool | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches with exactly the records asked for, in order."""
+        with _blocking(self._reader.read_arrow(start, limits, verify=verify)) as batches:
+            yield from batches
+
+    def tail(self, start: int | None = None, *, verify: bool | None = None) -> Iterator[Record]:
+        """Records from `start` on, for ever: waits for more at the end."""
+        for batch in self.tail_arrow(start, verify=verify):
+            yield from iter_records(batch)
+
+    def tail_arrow(
+        self, start: int | None = None, *, verify: bool | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `tail`, in record batches."""
+        with _blocking(self._reader.tail_arrow(start, verify=verify)) as batches:
+            yield from batches
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset stamped at `time_us` or later; the next offset if there is none."""
+        return portal.current().run(self._reader.offset_at(time_us))
+
+
+@contextmanager
+def _blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
+    """An async generator as a plain iterator, closed on the loop it ran on."""
+    home = portal.current()
+    end = object()
+
+    async def following() -> Any:
+        return await anext(items, end)
+
+    def iterate() -> Iterator[T]:
+        while (item := portal.check_same(home, "this iterator").run(following())) is not end:
+            yield item
+
+    try:
+        yield iterate()
+    finally:
+        if home is portal.current():
+            home.run(items.aclose())

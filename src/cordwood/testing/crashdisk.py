@@ -1,0 +1,350 @@
+"""A model of a disk that loses power: what was synced survives, and of the rest perhaps some.
+
+`CrashDisk` takes the place of `store/disk.py` in a directory store. It keeps everything twice: as
+programs see it, and as it is on stable storage. The two models differ in when a name gets there::
+
+    posix   a file's bytes and time: by fsync of the file
+            a name, or its absence: by fsync of its folder; each name on its own
+    ext4    a file's bytes and time: by fsync of the file
+            names: in the order of the changes, all of them with the next fsync of anything
+
+`posix` is what the standard promises and no more, so a protocol that survives it needs no luck.
+`ext4` is what most machines do; it is here because it can also be harsher: a name may become
+durable before its file's bytes are, by somebody else's fsync.
+
+`power_cut` gives the disk as it would be found afterwards. For all that was not synced it chooses,
+by the `Entropy` given: a name's change kept or lost; a file's bytes kept, lost, cut short, or
+partly zeros. The old disk is dead: whatever still runs on it gets `PowerCut`.
+
+Steps: every change to the disk is one step, numbered from 1 (a write is four: make the name, write
+the bytes, set the time, sync). A test runs a workload once to count them, then once for every
+number `n`, with `cut_after(n)` or `fail(n, errno.ENOSPC)`. `revive` after a cut makes it the
+death of one process instead, for another to find what it left.
+
+Nothing here waits and no lock is ever contended: one thread, one event loop. Inode numbers are not
+used again. A failed fsync leaves its bytes in memory and off the disk, as Linux does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+from cordwood.base.clock import Entropy
+from cordwood.store.disk import Disk, FileKind, FileStat
+
+Model = Literal["posix", "ext4"]
+
+
+class PowerCut(BaseException):
+    """The power is gone. Not an Exception: no handler of the program under test may go on."""
+
+
+@dataclass(slots=True)
+class _File:
+    data: bytes = b""
+    mtime_ns: int = 0
+    synced: tuple[bytes, int] | None = None
+    """Bytes and time on stable storage; None before the first sync."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    names: dict[str, int] = field(default_factory=dict)
+    synced: dict[str, int] = field(default_factory=dict)
+    """The names on stable storage."""
+
+
+class _Change(NamedTuple):
+    """A name that got another file, or lost it, and is not yet on stable storage."""
+
+    folder: int
+    name: str
+    inode: int | None
+
+
+class CrashDisk(Disk):
+    """A file system in memory, with a power switch."""
+
+    inline: ClassVar[bool] = True
+
+    def __init__(self, model: Model = "posix") -> None:
+        """An empty disk."""
+        self._model: Model = model
+        self._nodes: dict[int, _File | _Folder] = {_ROOT: _Folder()}
+        self._next_inode = _ROOT + 1
+        self._pending: list[_Change] = []
+        """Changes of names not yet on stable storage, in their order."""
+        self._locked: set[str] = set()
+        self._cut_after: int | None = None
+        self._failures: dict[int, int] = {}
+        self._dead = False
+        self.steps = 0
+        """Changes so far, successful or not."""
+
+    def cut_after(self, steps: int) -> None:
+        """Let this many more steps happen; the next one meets the power cut."""
+        self._cut_after = self.steps + steps
+
+    def fail(self, step: int, number: int) -> None:
+        """Let the `step`-th step from now on (1 is the next) fail with this errno."""
+        self._failures[self.steps + step] = number
+
+    def revive(self) -> None:
+        """It was the process that died, not the power: go on with the disk as programs see it."""
+        self._dead = False
+        self._cut_after = None
+        self._failures.clear()
+        self._locked.clear()
+
+    def power_cut(self, entropy: Entropy) -> CrashDisk:
+        """Switch off; the disk as it is found when the power is back."""
+        self._dead = True
+        found = CrashDisk(self._model)
+        found._next_inode = self._next_inode
+        for inode, node in self._nodes.items():
+            if isinstance(node, _File):
+                data, mtime_ns = _survivor(node, entropy)
+                found._nodes[inode] = _File(data, mtime_ns, (data, mtime_ns))
+            else:
+                found._nodes[inode] = _Folder(dict(node.synced))
+        for change in _kept(self._pending, self._model, entropy):
+            found._apply(change)
+        for node in found._nodes.values():
+            if isinstance(node, _Folder):
+                node.synced = dict(node.names)
+        return found
+
+    def stat(self, path: str) -> FileStat:
+        """See `Disk.stat`."""
+        self._check_power()
+        return self._stat(self._find(path))
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, bytes]:
+        """See `Disk.read`."""
+        self._check_power()
+        inode = self._find(path)
+        file = self._nodes[inode]
+        if isinstance(file, _Folder):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        limit = len(file.data) if length is None else start + length
+        return self._stat(inode), file.data[start:limit]
+
+    def write(self, path: str, data: bytes, mtime_ns: int) -> FileStat:
+        """See `Disk.write`. Four steps; one that fails leaves what the steps before it made."""
+        folder, name = self._parent(path)
+        if name in self._folder(folder).names:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self._step(path)
+        file = _File()
+        inode = self._add(file)
+        self._change(folder, name, inode)
+        file.data = data[: len(data) // 2]  # what a failed write leaves
+        self._step(path)
+        file.data = data
+        self._step(path)
+        file.mtime_ns = mtime_ns
+        self._sync_file(inode, path)
+        return self._stat(inode)
+
+    def touch(self, path: str, mtime_ns: int) -> FileStat:
+        """See `Disk.touch`. Two steps."""
+        self._check_power()
+        inode = self._find(path)
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        self._step(path)
+        file.mtime_ns = mtime_ns
+        self._sync_file(inode, path)
+        return self._stat(inode)
+
+    def link(self, source: str, target: str) -> None:
+        """See `Disk.link`. One step."""
+        self._check_power()
+        inode = self._find(source)
+        folder, name = self._parent(target)
+        if name in self._folder(folder).names:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self._step(target)
+        self._change(folder, name, inode)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`. One step; after a power cut both names may show its effect or not."""
+        self._check_power()
+        inode = self._find(source)
+        source_folder, source_name = self._parent(source)
+        folder, name = self._parent(target)
+        self._step(target)
+        self._change(folder, name, inode)
+        self._change(source_folder, source_name, None)
+
+    def unlink(self, path: str) -> None:
+        """See `Disk.unlink`. One step."""
+        self._check_power()
+        self._find(path)
+        folder, name = self._parent(path)
+        self._step(path)
+        self._change(folder, name, None)
+
+    def mkdir(self, path: str) -> None:
+        """See `Disk.mkdir`. One step."""
+        self._check_power()
+        folder, name = self._parent(path)
+        if name in self._folder(folder).names:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self._step(path)
+        self._change(folder, name, self._add(_Folder()))
+
+    def fsync_dir(self, path: str) -> None:
+        """See `Disk.fsync_dir`. One step."""
+        self._check_power()
+        inode = self._find(path)
+        self._folder(inode)
+        self._step(path)
+        self._commit(inode)
+
+    def scan(self, path: str) -> list[tuple[str, FileKind]]:
+        """See `Disk.scan`."""
+        self._check_power()
+        names = self._folder(self._find(path)).names
+        return [(name, self._stat(inode).kind) for name, inode in names.items()]
+
+    @contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        """See `Disk.lock`. One step if the lock file has to be made."""
+        self._check_power()
+        folder, name = self._parent(path)
+        if name not in self._folder(folder).names:
+            self._step(path)
+            self._change(folder, name, self._add(_File()))
+        assert path not in self._locked, "one thread: a lock here is never contended"
+        self._locked.add(path)
+        try:
+            yield
+        finally:
+            self._locked.discard(path)
+
+    def _check_power(self) -> None:
+        if self._dead:
+            raise PowerCut
+
+    def _step(self, path: str) -> None:
+        """Count a change about to be made; meet the power cut or the failure planned for it."""
+        self._check_power()
+        if self._cut_after is not None and self.steps >= self._cut_after:
+            self._dead = True
+            raise PowerCut
+        self.steps += 1
+        number = self._failures.pop(self.steps, None)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+
+    def _find(self, path: str) -> int:
+        inode = _ROOT
+        for name in _segments(path):
+            names = self._folder(inode).names
+            if name not in names:
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            inode = names[name]
+        return inode
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        self._check_power()
+        folder, _, name = path.rstrip("/").rpartition("/")
+        inode = self._find(folder)
+        self._folder(inode)
+        return inode, name
+
+    def _folder(self, inode: int) -> _Folder:
+        node = self._nodes[inode]
+        if isinstance(node, _File):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return node
+
+    def _stat(self, inode: int) -> FileStat:
+        node = self._nodes[inode]
+        if isinstance(node, _File):
+            return FileStat(inode, node.mtime_ns, len(node.data), "file")
+        return FileStat(inode, 0, 0, "folder")
+
+    def _add(self, node: _File | _Folder) -> int:
+        inode = self._next_inode
+        self._next_inode += 1
+        self._nodes[inode] = node
+        return inode
+
+    def _change(self, folder: int, name: str, inode: int | None) -> None:
+        change = _Change(folder, name, inode)
+        self._apply(change)
+        self._pending.append(change)
+
+    def _apply(self, change: _Change) -> None:
+        names = self._folder(change.folder).names
+        if change.inode is None:
+            names.pop(change.name, None)
+        else:
+            names[change.name] = change.inode
+
+    def _sync_file(self, inode: int, path: str) -> None:
+        self._step(path)
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        file.synced = (file.data, file.mtime_ns)
+        if self._model == "ext4":
+            self._commit(inode)
+
+    def _commit(self, inode: int) -> None:
+        """Bring changes of names to stable storage: those of one folder, or on ext4 all of them."""
+        left = []
+        for change in self._pending:
+            if self._model == "posix" and change.folder != inode:
+                left.append(change)
+                continue
+            synced = self._folder(change.folder).synced
+            if change.inode is None:
+                synced.pop(change.name, None)
+            else:
+                synced[change.name] = change.inode
+        self._pending = left
+
+
+_ROOT = 1
+
+
+def _segments(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
+
+
+def _kept(pending: list[_Change], model: Model, entropy: Entropy) -> list[_Change]:
+    """The unsynced changes of names that survive: a prefix, or on posix one per name."""
+    if model == "ext4":
+        return pending[: int(entropy.uniform() * (len(pending) + 1))]
+    changes: dict[tuple[int, str], list[_Change]] = {}
+    for change in pending:
+        changes.setdefault((change.folder, change.name), []).append(change)
+    kept = []
+    for history in changes.values():
+        at = int(entropy.uniform() * (len(history) + 1))
+        if at > 0:
+            kept.append(history[at - 1])
+    return kept
+
+
+def _survivor(file: _File, entropy: Entropy) -> tuple[bytes, int]:
+    """A file's bytes and time after the cut."""
+    before = file.synced or (b"", 0)
+    if file.synced is not None and file.data == before[0]:
+        return file.data, file.mtime_ns if entropy.uniform() < 0.5 else before[1]
+    fate = int(entropy.uniform() * 4)
+    if fate == 0:
+        return before
+    if fate == 1:
+        return file.data, file.mtime_ns
+    cut = int(entropy.uniform() * (len(file.data) + 1))
+    if fate == 2:
+        return file.data[:cut], file.mtime_ns
+    return file.data[:cut] + bytes(len(file.data) - cut), file.mtime_ns

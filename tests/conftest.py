@@ -1,0 +1,48 @@
+"""What the whole suite shares: real servers, hypothesis profiles, and no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from cordwood.testing.servers import azure_server, azurite_missing, s3_server
+
+pytest.register_assert_rewrite("cordwood.testing.stores")
+
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser):
+    """`--fail-on-skip`: on a machine that has everything, a skipped test is a failure."""
+    parser.addoption("--fail-on-skip", action="store_true", help="count skipped tests as failures")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Turn skips into failures where that was asked for."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and item.config.getoption("--fail-on-skip"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --fail-on-skip was given: {report.longrepr}"
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """A real S3 server."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure():
+    """A real Azure server, where Node is there to run it."""
+    if missing := azurite_missing():
+        pytest.skip(missing)
+    with azure_server() as server:
+        yield server

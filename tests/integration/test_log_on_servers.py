@@ -1,0 +1,63 @@
+"""The same log on a real S3 server and a real Azure server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import cordwood
+from cordwood.base.clock import SYSTEM_ENTROPY
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("azure", marks=pytest.mark.azure),
+    ]
+)
+def store(request):
+    """A fresh prefix on a server."""
+    server = request.getfixturevalue(request.param)
+    return cordwood.Store(f"{server.url}/{SYSTEM_ENTROPY.token()}", **server.options)
+
+
+async def test_append_read_and_scrub(store):
+    """Records survive the trip, nodes and all."""
+    log = cordwood.Log(store, "orders")
+    await log.create()
+    with pytest.raises(cordwood.AlreadyExistsError):
+        await log.create()
+    async with log.writer() as writer:
+        offsets = [await writer.append(f"{n}".encode(), key=b"k") for n in range(30)]
+        futures = [writer.append(f"{n}".encode()) for n in range(30, 500)]
+        offsets += await asyncio.gather(*futures)
+    assert list(range(1, 501)) == offsets
+    async with log.reader() as reader:
+        bodies = [record.body async for record in reader.read()]
+    assert [f"{n}".encode() for n in range(500)] == bodies
+    report = await log.scrub(deep=True)
+    assert report.ok
+    assert report.nodes > 0
+
+
+async def test_two_writers_lose_and_double_nothing(store):
+    """Two writers at once: every append is acknowledged once, at an offset of its own."""
+    log = cordwood.Log(store, "contended")
+    await log.create()
+
+    async def work(name):
+        offsets = {}
+        async with log.writer() as writer:
+            for number in range(12):
+                body = f"{name}{number}".encode()
+                offsets[body] = await writer.append(body)
+        return offsets
+
+    promised = {}
+    for offsets in await asyncio.gather(work("a"), work("b")):
+        promised |= offsets
+    async with log.reader() as reader:
+        found = {record.body: record.offset async for record in reader.read()}
+    assert promised == found
+    assert len(promised) == 24

@@ -1,0 +1,74 @@
+"""A saturated writer still lets a second writer through, within seconds of simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cordwood.base.clock import LoopClock, SeededEntropy
+from cordwood.log.log import Log
+from cordwood.log.options import Options
+from cordwood.store.memory import MemoryStore
+from cordwood.store.url import Store
+from cordwood.testing.faults import FaultyStore, Latency
+from cordwood.testing.simloop import simulate
+
+
+async def _outsider(intent_interval_s):
+    """How long an outsider's single append takes beside a writer that never rests."""
+    entropy = SeededEntropy("turns")
+    latency = Latency(0.05, 0.1)
+    store = FaultyStore(MemoryStore(clock=LoopClock()), entropy, LoopClock(), latency=latency)
+    log = Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
+    await log.create()
+    loop = asyncio.get_running_loop()
+    is_over = False
+    appended = 0
+
+    async def saturate():
+        nonlocal appended
+        options = Options(batch_bytes=200, intent_interval_s=intent_interval_s)
+        async with log.writer(options=options) as writer:
+            while not is_over:
+                futures = [writer.append(b"busy" * 5) for _ in range(50)]
+                await asyncio.wait(futures[:25])
+                appended += len(futures)
+
+    busy = asyncio.ensure_future(saturate())
+    await asyncio.sleep(3.0)
+    before = appended
+    async with log.writer() as writer:
+        started_s = loop.time()
+        offsets = []
+        for number in range(3):
+            append = writer.append(f"outsider {number}".encode())
+            done, _ = await asyncio.wait([append], timeout=120)
+            if not done:
+                break
+            offsets.append(append.result())
+        took_s = loop.time() - started_s
+        is_over = True
+        await busy
+    bodies = []
+    async with log.reader() as reader:
+        bodies = [record.body async for record in reader.read()]
+    return took_s, offsets, bodies, appended - before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_outsider_gets_its_turn(seed):
+    """Three appends beside a busy writer take seconds, and the busy writer goes on meanwhile."""
+    # EVIDENCE-OF: G-7
+    took_s, offsets, bodies, appended = simulate(seed, lambda: _outsider(2.0))
+    assert len(offsets) == 3
+    assert took_s < 30
+    assert [f"outsider {n}".encode() for n in range(3)] == [bodies[o - 1] for o in offsets]
+    assert appended > 100
+
+
+def test_without_turns_an_outsider_starves():
+    """A busy writer that never looks keeps the outsider out: what turns are for."""
+    took_s, offsets, _, _ = simulate(1, lambda: _outsider(1e9))
+    assert len(offsets) < 3
+    assert took_s >= 120

@@ -1,0 +1,300 @@
+"""The vector kernel agrees with hashlib bit for bit, and is done without where it cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from cordwood.base import setsum
+from cordwood.base.errors import InvalidInputError, StateError
+from cordwood.base.setsum import PRIMES, Setsum, hash_items
+
+requires_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="needs cordwood[fast]"
+)
+
+LONG_INPUT = """
+import numpy as np
+from cordwood.base import setsum
+numbers = np.arange(100, dtype=np.uint64)
+places = np.arange(101) * 300
+content = (np.arange(30_000) % 251).astype(np.uint8)
+def digest():
+    return setsum.hash_items(numbers, numbers, content, places).hexdigest()
+"""
+
+
+def inputs(sizes, seed=1):
+    """Records with values of these sizes and random heads: the four arguments of a kernel."""
+    generator = np.random.default_rng(seed)
+    places = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    content = generator.integers(0, 256, places[-1], dtype=np.uint8)
+    offsets = generator.integers(0, 2**64, len(sizes), dtype=np.uint64)
+    timestamps = generator.integers(0, 2**64, len(sizes), dtype=np.uint64)
+    return offsets, timestamps, content, places
+
+
+def reference(offsets, timestamps, content, places):
+    """The columns by hashlib, one record at a time."""
+    columns = [0] * 8
+    for index in range(len(offsets)):
+        item = int(offsets[index]).to_bytes(8, "big") + int(timestamps[index]).to_bytes(8, "big")
+        item += content[places[index] : places[index + 1]].tobytes()
+        digest = hashlib.sha3_256(item).digest()
+        for column, prime in enumerate(PRIMES):
+            number = int.from_bytes(digest[4 * column : 4 * column + 4], "little")
+            columns[column] = (columns[column] + number) % prime
+    return tuple(columns)
+
+
+def run_python(code, **environment):
+    """What the code prints in a fresh interpreter; any output on stderr is a failure."""
+    package = pathlib.Path(setsum.__file__).parents[2]
+    path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
+    inherited = {key: text for key, text in os.environ.items() if key != "CORDWOOD_KERNEL"}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**inherited, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    silence = ""
+    assert silence == run.stderr
+    return run.stdout.split()
+
+
+@pytest.fixture
+def vector():
+    """The compiled kernel."""
+    pytest.importorskip("numba")
+    before = setsum.use_kernel("numba")
+    yield setsum._KERNELS.load()
+    setsum.use_kernel(before)
+
+
+class TestAgreement:
+    """The vector kernel computes what hashlib computes."""
+
+    def test_every_length_alone(self, vector):
+        """A single record of each length from 0 to 599 bytes, around every block boundary."""
+        for size in range(600):
+            made = inputs([size], seed=size)
+            assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    def test_every_length_together(self, vector):
+        """All lengths in one call, so that lanes finish at different times."""
+        for sizes in (range(600), range(599, -1, -1)):
+            made = inputs(list(sizes))
+            assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 17, 300])
+    def test_batch_sizes(self, vector, count):
+        """Any number of records, also fewer than there are lanes, of random lengths."""
+        for seed in range(5):
+            sizes = np.random.default_rng(seed).integers(0, 1000, count)
+            made = inputs(sizes, seed=seed)
+            assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    @pytest.mark.parametrize("position", [0, 10, 40])
+    def test_one_long_record_among_short_ones(self, vector, position):
+        """A lane that is busy for long does not disturb those that are refilled beside it."""
+        sizes = [5] * 41
+        sizes[position] = 100_000
+        made = inputs(sizes)
+        assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    def test_equal_lengths(self, vector):
+        """Lanes that all finish together start together again."""
+        for size in (0, 119, 120, 121, 256, 1024):
+            made = inputs([size] * 33)
+            assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    def test_narrow_and_wide_places(self, vector):
+        """Value offsets of 32 and of 64 bits, also in the middle of a buffer, give one sum."""
+        offsets, timestamps, content, places = inputs([10, 0, 500, 136, 120])
+        expected = reference(offsets, timestamps, content, places)
+        shifted = np.concatenate((np.zeros(77, np.uint8), content, np.zeros(99, np.uint8)))
+        for width in (np.int32, np.int64):
+            assert (
+                expected == hash_items(offsets, timestamps, content, places.astype(width)).columns
+            )
+            moved = (places + 77).astype(width)
+            assert expected == hash_items(offsets, timestamps, shifted, moved).columns
+
+    def test_read_only_inputs(self, vector):
+        """Arrays that may not be written to are read all the same."""
+        made = inputs([100] * 20)
+        for array in made:
+            array.flags.writeable = False
+        assert reference(*made) == Setsum.of_columns(vector(*made)).columns
+
+    def test_threads(self, vector):
+        """Calls from several threads at once do not share anything."""
+        made = [inputs(np.arange(seed, seed + 200), seed=seed) for seed in range(6)]
+        expected = [reference(*each) for each in made]
+        actual = [set() for _ in made]
+        start = threading.Barrier(len(made))
+
+        def work(index):
+            start.wait()
+            for _ in range(50):
+                actual[index].add(Setsum.of_columns(vector(*made[index])).columns)
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(len(made))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [{columns} for columns in expected] == actual
+
+    @requires_numba
+    @pytest.mark.parametrize("lanes", [4, 8])
+    def test_both_widths(self, lanes, tmp_path):
+        """Four and eight lanes give the same sum, whichever the processor prefers."""
+        code = (
+            "from llvmlite import binding\n"
+            "ask = binding.get_host_cpu_features\n"
+            f"binding.get_host_cpu_features = lambda: {{'avx512f': {lanes == 8}}}\n"
+            "from cordwood.base import keccak\n"
+            "binding.get_host_cpu_features = ask\n"
+            f"{LONG_INPUT}\n"
+            "setsum.use_kernel('hashlib')\nfirst = digest()\n"
+            "setsum.use_kernel('numba')\nsecond = digest()\n"
+            "print(keccak.LANES, first == second)\n"
+        )
+        expected = [str(lanes), "True"]
+        assert expected == run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
+
+
+class TestLoading:
+    """When and whether the vector kernel is loaded."""
+
+    def test_without_numba(self):
+        """Where numba is missing hashlib does the work, silently, and asking for numba fails."""
+        code = (
+            "import sys\nsys.modules['numba'] = sys.modules['llvmlite'] = None\n"
+            f"{LONG_INPUT}\n"
+            "setsum._LOAD_BLOCKS = 1\n"
+            "first = digest()\n"
+            "try:\n    setsum.use_kernel('numba')\n"
+            "except setsum.StateError as error:\n    failure = error\n"
+            "print(setsum.kernel_name(), first == digest(), failure.code, failure.hint)\n"
+        )
+        expected = ["hashlib", "True", "state", "install", "cordwood[fast]"]
+        assert expected == run_python(code)
+
+    def test_hashlib_by_environment(self):
+        """CORDWOOD_KERNEL=hashlib keeps numba out of the process."""
+        code = (
+            f"import sys\n{LONG_INPUT}\n"
+            "setsum._LOAD_BLOCKS = 1\ndigest()\n"
+            "print(setsum.kernel_name(), 'numba' in sys.modules)\n"
+        )
+        expected = ["hashlib", "False"]
+        assert expected == run_python(code, CORDWOOD_KERNEL="hashlib")
+
+    def test_numba_by_environment(self):
+        """CORDWOOD_KERNEL=numba is a demand: without numba nothing is hashed."""
+        code = (
+            "import sys\nsys.modules['numba'] = None\n"
+            f"{LONG_INPUT}\n"
+            "try:\n    digest()\n"
+            "except setsum.StateError as error:\n    print(error.code)\n"
+        )
+        expected = ["state"]
+        assert expected == run_python(code, CORDWOOD_KERNEL="numba")
+
+    def test_nonsense_by_environment(self):
+        """An unknown kernel in the environment is refused when something is to be hashed."""
+        code = (
+            f"{LONG_INPUT}\n"
+            "try:\n    digest()\n"
+            "except setsum.InvalidInputError as error:\n    print('quick' in str(error))\n"
+        )
+        expected = ["True"]
+        assert expected == run_python(code, CORDWOOD_KERNEL="quick")
+
+    def test_without_a_cache_directory(self, monkeypatch):
+        """Where nothing can be cached the kernel is compiled in memory."""
+        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
+        compile_kernel = keccak._compile
+
+        def refuse_to_cache(*, cache):
+            if cache:
+                raise RuntimeError("cannot cache function: no locator available")
+            return compile_kernel(cache=False)
+
+        monkeypatch.setattr(keccak, "_compile", refuse_to_cache)
+        made = inputs(range(50))
+        assert reference(*made) == Setsum.of_columns(keccak.load()(*made)).columns
+
+    @requires_numba
+    def test_with_a_cache_that_cannot_be_read(self, tmp_path):
+        """A damaged cache is passed over, silently."""
+        code = f"{LONG_INPUT}\nprint(setsum.kernel_name(), digest())\n"
+        expected = run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
+        damaged = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert damaged
+        for path in damaged:
+            path.write_bytes(b"damaged")
+        assert expected == run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
+
+    def test_a_kernel_that_fails_to_load(self, monkeypatch):
+        """Whatever goes wrong while loading, hashlib is used, and loading is not tried again."""
+        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
+        attempts = []
+
+        def load():
+            attempts.append(1)
+            raise OSError("no")
+
+        monkeypatch.setattr(keccak, "load", load)
+        kernels = setsum._Kernels("auto")
+        for _ in range(3):
+            assert setsum._sum_with_hashlib is kernels.pick(100, 2**40)
+        with pytest.raises(StateError, match="cannot be loaded: no"):
+            kernels.choose("numba")
+        once = [1]
+        assert once == attempts
+
+    def test_a_kernel_that_computes_nonsense(self):
+        """The kernel is compared with hashlib before it is used."""
+        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
+        with pytest.raises(RuntimeError, match="does not agree with hashlib"):
+            keccak._check(lambda *_: [1, 2, 3, 4, 5, 6, 7, 8])
+
+    def test_it_is_loaded_when_it_pays(self, monkeypatch):
+        """Small inputs use hashlib until they amount to what loading costs."""
+        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
+        made = object()
+        monkeypatch.setattr(keccak, "load", lambda: made)
+        kernels = setsum._Kernels("auto")
+        half = setsum._LOAD_BLOCKS // 2
+        assert setsum._sum_with_hashlib is kernels.pick(10, half)
+        assert made is kernels.pick(10, half)
+        assert made is kernels.pick(2, 2)
+        assert setsum._sum_with_hashlib is kernels.pick(1, 2**40)
+
+    def test_hashing_goes_on_while_another_thread_loads(self):
+        """Nobody waits for a kernel that is being loaded elsewhere."""
+        kernels = setsum._Kernels("auto")
+        with kernels._loading:
+            assert setsum._sum_with_hashlib is kernels.pick(100, 2**40)
+
+    def test_use_kernel(self):
+        """The choice made before is returned, and an unknown one changes nothing."""
+        before = setsum.use_kernel("hashlib")
+        chosen = "hashlib"
+        assert chosen == setsum.kernel_name()
+        with pytest.raises(InvalidInputError, match="quick"):
+            setsum.use_kernel("quick")
+        assert chosen == setsum.use_kernel(before)

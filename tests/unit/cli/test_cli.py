@@ -1,0 +1,161 @@
+"""The command line: every verb, with and without --json, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cordwood.cli.main import cli
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a command in a directory of its own; text or JSON comes back."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words, stdin=None, code=0):
+        result = CliRunner().invoke(cli, [str(w) for w in words], input=stdin)
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        if "--json" in words:
+            lines = [json.loads(line) for line in result.stdout.splitlines()]
+            return lines[0] if len(lines) == 1 else lines
+        return result.output
+
+    return invoke
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Where the log of a test lies."""
+    return f"file://{tmp_path}/wood/orders"
+
+
+def test_a_log_from_create_to_scrub(run, url):
+    """Create, append, read, show and scrub work together."""
+    assert "created" in run("log", "create", url)
+    assert "appended 3 records, offsets 1 to 3" in run("log", "append", url, stdin="a\nb\nc\n")
+    assert run("log", "read", url) == "1\ta\n2\tb\n3\tc\n"
+    assert run("log", "read", url, "--start", "2", "-n", "1") == "2\tb\n"
+    assert "MANIFEST" in run("log", "show", url)
+    assert "whole: 3 records" in run("log", "scrub", url)
+    assert "every record checked" in run("log", "scrub", url, "--deep")
+
+
+def test_json_everywhere(run, url):
+    """With --json a program gets objects."""
+    assert run("log", "create", url, "--json") == {"created": url}
+    appended = run("log", "append", url, "--json", stdin="a\nb\n")
+    assert appended == {"appended": 2, "first_offset": 1, "next_offset": 3}
+    rows = run("log", "read", url, "--json")
+    assert [(1, "a"), (2, "b")] == [(row["offset"], row["body"]) for row in rows]
+    shown = run("log", "show", url, "--json")
+    assert (1, 3, 2) == (shown["oldest_offset"], shown["next_offset"], shown["records"])
+    scrubbed = run("log", "scrub", url, "--deep", "--json")
+    assert scrubbed["ok"]
+    assert scrubbed["setsum"] == shown["setsum"]
+    tailed = run("log", "tail", url, "--start", "1", "-n", "2", "--json")
+    assert [1, 2] == [row["offset"] for row in tailed]
+
+
+def test_append_forms(run, url, tmp_path):
+    """Lines, JSON lines with a key, and a whole file."""
+    run("log", "append", url, "--create", "--as", "jsonl", "--key", "id", stdin='{"id":"x"}\n\n')
+    rows = run("log", "read", url, "--json")
+    assert ("x", '{"id":"x"}') == (rows["key"], rows["body"])
+    (tmp_path / "whole.bin").write_bytes(b"one\ntwo\n")
+    run("log", "append", url, tmp_path / "whole.bin", "--as", "file")
+    assert run("log", "read", url, "--start", "2", "--json")["body"] == "one\ntwo\n"
+    output = run("log", "append", url, "--as", "jsonl", stdin="{broken\n", code=1)
+    assert "line 1 is not JSON" in output
+    output = run("log", "append", url, "--as", "jsonl", "--key", "no", stdin="{}\n", code=1)
+    assert "no field 'no'" in output
+    assert "nothing to append" in run("log", "append", url, stdin="")
+
+
+def test_read_into_files(run, url, tmp_path):
+    """Parquet and JSON lines hold the same records."""
+    run("log", "append", url, "--create", stdin="a\nb\n")
+    assert "wrote 2 records" in run("log", "read", url, "-o", tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [b"a", b"b"] == table.column("body").to_pylist()
+    run("log", "read", url, "-o", tmp_path / "out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert ["a", "b"] == [json.loads(line)["body"] for line in lines]
+    assert ".parquet or .jsonl" in run("log", "read", url, "-o", tmp_path / "out.csv", code=1)
+
+
+def test_read_by_time(run, url):
+    """A range of time leaves the rest out."""
+    run("log", "append", url, "--create", stdin="a\n")
+    assert run("log", "read", url, "--since", "2000-01-01", "--until", "2100-01-01") == "1\ta\n"
+    assert run("log", "read", url, "--until", "2000-01-01T00:00:00Z") == ""
+    assert "is not a time" in run("log", "read", url, "--since", "yesterday", code=1)
+
+
+def test_errors_are_one_line_and_an_exit_code(run, url, tmp_path):
+    """A missing log, a second create, a bad URL: clear, and never a traceback."""
+    missing = run("log", "read", url, code=1)
+    assert missing.startswith("cordwood: there is no log")
+    assert run("log", "read", url, "--json", code=1)["error"] == "no_such_log"
+    run("log", "create", url)
+    assert "exists already" in run("log", "create", url, code=1)
+    run("log", "create", url, "--exist-ok")
+    assert "does not name a log" in run("log", "show", "orders", code=1)
+    assert run("log", "show", "ftp://host/x/log", code=1).startswith("cordwood: ")
+    run("log", "frobnicate", code=2)
+
+
+def test_scrub_names_the_damage(run, url, tmp_path):
+    """A damaged fragment makes the exit code 1 and is named."""
+    run("log", "append", url, "--create", stdin="abc\n")
+    (fragment,) = (tmp_path / "wood" / "orders").glob("log/*/*.parquet")
+    data = bytearray(fragment.read_bytes())
+    data[len(data) // 2] ^= 1
+    fragment.write_bytes(data)
+    output = run("log", "scrub", url, "--deep", code=1)
+    assert fragment.name in output
+    assert "DAMAGED" in output
+    report = run("log", "scrub", url, "--deep", "--json", code=1)
+    assert not report["ok"]
+    assert fragment.name in report["errors"][0]["where"]
+
+
+def test_demo(run, tmp_path):
+    """The demonstration runs, twice in the same place, and refuses somebody else's directory."""
+    first = run("demo", "--json", "--directory", tmp_path / "demo")
+    second = run("demo", "--json", "--directory", tmp_path / "demo")
+    assert first["whole"]
+    assert first["equal"]
+    assert (20_000, 20_000) == (first["records"], second["records"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    assert "choose another" in run("demo", "--directory", tmp_path / "other", code=1)
+
+
+def test_store_probe(run, tmp_path):
+    """A directory keeps every promise."""
+    assert "can hold logs" in run("store", "probe", f"file://{tmp_path}/store")
+    assert run("store", "probe", f"file://{tmp_path}/store", "--json")["ok"]
+
+
+def test_bench_commands_run_briefly(run):
+    """Each benchmark runs and prints its figures as JSON."""
+    latency = run(
+        "log", "bench", "latency", "--rate", 500, "--put-latency-ms", 5, "--seconds", 0.5, "--json"
+    )
+    names = {"p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "appends", "errors"}
+    assert names | {"puts_per_s", "cpu_cores", "protocol"} <= latency.keys()
+    assert (250, 0) == (latency["appends"], latency["errors"])
+    assert "p50" in run("log", "bench", "latency", "--rate", 200, "--seconds", 0.2)
+    assert run("log", "bench", "memory", "--logs", 5, "--json")["logs"] == 5
+    throughput = run(
+        *("log", "bench", "throughput", "--rate", 2000, "--batch-rate", 20000),
+        *("--put-latency-ms", 5, "--seconds", 0.5, "--json"),
+    )
+    assert throughput["append"]["full"]["errors"] == 0
+    scan = run("log", "bench", "scan", "--megabytes", 8, "--repeats", 1, "--json")
+    assert scan["none"]["unverified"]["ratio"] > 0
