@@ -9,7 +9,8 @@ A document is run from top to bottom, in an empty directory of its own:
   regard to white space, and those with a `…` are skipped. A command must succeed unless the output
   shown is an error (`cordwood: …`).
 
-Anything else (```text, ```json, …) is not run: that is where examples for real clouds go.
+Anything else (```text, ```json, …) is not run: that is where examples for real clouds go. A URL
+that begins with `file:///tmp/` is taken to mean the document's own directory.
 """
 
 from __future__ import annotations
@@ -159,8 +160,9 @@ def test_document_runs(document, directory):
     """Every Python block and every command of the document works as it is written."""
     names: dict[str, object] = {"__name__": "__docs__"}
     relative = str(document.relative_to(ROOT))
+    text = document.read_text(encoding="utf-8").replace("file:///tmp/", f"{directory.as_uri()}/")
     with asyncio.Runner() as runner:
-        for block in blocks(document.read_text(encoding="utf-8")):
+        for block in blocks(text):
             where = f"{relative}:{block.line}"
             if block.language == "python":
                 run_python(block, relative, names, runner)

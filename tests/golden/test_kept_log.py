@@ -9,7 +9,6 @@ compressions; a node; a void slot (feature `gaps`); and, above the manifest, an 
 writer must adopt.
 """
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import asyncio

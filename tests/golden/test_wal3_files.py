@@ -3,7 +3,6 @@
 The files are not part of this project; where they are absent the tests are skipped.
 """
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import json

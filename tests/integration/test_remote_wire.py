@@ -245,6 +245,14 @@ class TestGoogle(StoreTests):
         with pytest.raises(ContendedError):
             await store.put("object", b"C", Match(first))
 
+    async def test_etag_from_list_of_what_is_gone(self, store):
+        """An etag from a list, which has no generation, is refused once its object is gone."""
+        await store.put("object", b"A", "create")
+        listed = [meta.etag async for meta in store.list()]
+        await store.delete(["object"])
+        with pytest.raises(ContendedError):
+            await store.put("object", b"B", Match(listed[0]))
+
 
 AFTER = [
     ((503, "SlowDown"), "after"),

@@ -235,6 +235,8 @@ class StoreError(CordwoodError):
         self.key = key
         self.applied = applied
         self.transient = transient
+        if transient and not applied and "retry" not in rest:
+            self.retry = Retry.NOW
 
 
 class InternalError(CordwoodError):

@@ -4,7 +4,7 @@ A setsum needs one SHA3-256 per record and nothing but the sum of the digests, s
 hashed in any order and side by side. This module compiles, with numba, a loop that hashes one
 record per lane of a vector register: 8 lanes where the processor has AVX-512, otherwise 4. It is
 the only module that imports numba or llvmlite; importing it without them raises ImportError, and
-`cordwood.base.setsum` then stays with hashlib.
+`cordwood.base.kernels` then stays with hashlib.
 
 The sponge, per record: a state of 25 words of 64 bits, all zero at first; the item is padded with
 0x06 … 0x80 to whole blocks of 136 bytes; each block is xor-ed into the first 17 words, then the
@@ -34,7 +34,7 @@ The scratch, in words of 64 bits; a row is one word per lane, so a row is one ve
 Invariants:
 
 1. A block that is not staged has all of its 136 bytes inside the value: nothing is ever read
-   outside `values`, given offsets that do not decrease and stay inside it (`setsum.hash_items`
+   outside `values`, given offsets that do not decrease and stay inside it (`items.hash_items`
    checks that).
 2. `take` is -1 exactly once per record, in the step that absorbs its padding.
 3. A free lane that finds no record left computes on zeros and takes nothing.

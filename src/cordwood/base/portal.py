@@ -3,9 +3,9 @@
     portal.run(coroutine)      run it there, wait here for the result
 
 One daemon thread per process runs the loop, started at first use. A forked child must not use its
-parent's: the thread does not exist there and a call would hang for ever. So the portal forgets itself
-in a child (`os.register_at_fork`), which then gets a fresh loop, and everything that holds state on a
-loop remembers which portal it belongs to and refuses clearly when that one is gone.
+parent's: the thread does not exist there and a call would hang for ever. So the portal forgets
+itself in a child (`os.register_at_fork`), which then gets a fresh loop, and everything that holds
+state on a loop remembers which portal it belongs to and refuses clearly when that one is gone.
 """
 
 from __future__ import annotations

@@ -33,6 +33,10 @@ def orders() -> Iterator[bytes]:
         yield msgspec.json.encode(order)
 
 
+def _silence(_: object) -> None:
+    """With --json only the result is printed."""
+
+
 @click.command()
 @click.option(
     "--directory",
@@ -44,7 +48,7 @@ def orders() -> Iterator[bytes]:
 @command
 def demo(directory: Path, *, as_json: bool) -> None:
     """Create a log in a directory, append a sample data set, read it back and prove it."""
-    say = (lambda _: None) if as_json else console().print
+    say = _silence if as_json else console().print
     marker = directory / "cordwood-demo.txt"
     if directory.exists() and any(directory.iterdir()):
         if not marker.exists():
@@ -86,9 +90,8 @@ def demo(directory: Path, *, as_json: bool) -> None:
 
     say("[bold]5. Look[/] at the manifest tree")
     say(draw(log, log.manifest(), depth=1))
-    say(
-        f"\nTry it yourself:\n  cordwood log show {log.url}\n  cordwood log tail {log.url} --start 19990 -n 5"
-    )
+    say(f"\nTry it yourself:\n  cordwood log show {log.url}")
+    say(f"  cordwood log tail {log.url} --start 19990 -n 5")
     if as_json:
         print_json(
             {

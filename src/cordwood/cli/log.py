@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -348,11 +348,11 @@ def _time_us(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInputError(
             f"{text!r} is not a time", hint="write it as 2026-01-31T12:00:00Z"
         ) from error
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
+        moment = moment.replace(tzinfo=dt.UTC)
     return int(moment.timestamp() * 1_000_000)

@@ -1,7 +1,7 @@
 """How commands speak: to people with tables and bars, to programs with one JSON object.
 
-Every command takes `--json`. With it standard output holds JSON and nothing else, also for an error;
-without it an error is one clear line on standard error. Either way the exit code tells.
+Every command takes `--json`. With it standard output holds JSON and nothing else, also for an
+error; without it an error is one clear line on standard error. Either way the exit code tells.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its `--json` option and turn Cordwood's errors into a line and an exit code."""
+    """Give a command its `--json` option; turn errors into a line and an exit code."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
     @functools.wraps(function)

@@ -10,6 +10,7 @@ from cordwood.base import portal
 from cordwood.cli.output import size
 from cordwood.log.format import Fragment, Manifest, NodePointer
 from cordwood.log.log import Log as AsyncLog
+from cordwood.log.objects import LogObjects
 from cordwood.sync import Log
 
 SHOWN_MAX = 12
@@ -27,25 +28,20 @@ def draw(log: Log, manifest: Manifest, depth: int) -> Tree:
 
 
 def _grow(
-    picture: Tree, pointers: Sequence[NodePointer | Fragment], depth: int, objects: object
+    picture: Tree, pointers: Sequence[NodePointer | Fragment], depth: int, objects: LogObjects
 ) -> None:
     hidden = len(pointers) - SHOWN_MAX
-    shown = list(pointers) if hidden <= 1 else [*pointers[: SHOWN_MAX // 2], None]
-    if hidden > 1:
-        shown += pointers[-SHOWN_MAX // 2 :]
-    for pointer in shown:
-        if pointer is None:
-            picture.add(f"[dim]… {hidden:,} more")
-        elif isinstance(pointer, Fragment):
-            picture.add(
-                f"fragment {pointer.seq_no}  [{pointer.start:,}, {pointer.limit:,})  "
-                f"{size(pointer.num_bytes)}  [dim]{pointer.setsum_hex[:8]}"
-            )
-        else:
-            branch = picture.add(
-                f"[cyan]node[/] depth {pointer.depth}  [{pointer.start:,}, {pointer.limit:,})  "
-                f"{size(pointer.num_bytes)}  [dim]{pointer.setsum_hex[:8]}"
-            )
-            if depth > 1:
-                node = portal.current().run(objects.read_node(pointer))  # type: ignore[attr-defined]
-                _grow(branch, node.children, depth - 1, objects)
+    for i, pointer in enumerate(pointers):
+        if hidden > 1 and SHOWN_MAX // 2 <= i < SHOWN_MAX // 2 + hidden:
+            if i == SHOWN_MAX // 2:
+                picture.add(f"[dim]… {hidden:,} more")
+            continue
+        where = f"[{pointer.start:,}, {pointer.limit:,})  {size(pointer.num_bytes)}"
+        mark = f"[dim]{pointer.setsum_hex[:8]}"
+        if isinstance(pointer, Fragment):
+            picture.add(f"fragment {pointer.seq_no}  {where}  {mark}")
+            continue
+        branch = picture.add(f"[cyan]node[/] depth {pointer.depth}  {where}  {mark}")
+        if depth > 1:
+            node = portal.current().run(objects.read_node(pointer))
+            _grow(branch, node.children, depth - 1, objects)

@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from cordwood.base.errors import Code, LimitError
+from cordwood.base.errors import Code, LimitError, Retry
 from cordwood.log.records import Content, Headers, concat, content_of_rows
-
 
 FullRow: TypeAlias = tuple[bytes, bytes | None, Headers | None, str | None]
 """Body, key, headers, stream."""
@@ -39,6 +38,18 @@ class Waiter(Protocol):
 
     def set_exception(self, error: BaseException, /) -> None:
         """Its records were not, or not certainly, written."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who wants to know that a batch is done with."""
+
+    def done(self) -> bool:
+        """Whether it stopped watching."""
+        ...
+
+    def set_result(self, nothing: None, /) -> None:
+        """It is."""
         ...
 
 
@@ -79,7 +90,7 @@ class Block:
 class Batch:
     """Appends that will share a fragment."""
 
-    __slots__ = ("num_bytes", "num_records", "parts", "rows")
+    __slots__ = ("num_bytes", "num_records", "parts", "rows", "watchers")
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -88,6 +99,8 @@ class Batch:
         """The last part, while single records may still join it."""
         self.num_records = 0
         self.num_bytes = 0
+        self.watchers: list[Watcher] = []
+        """Told when every waiter has been told, however it ended."""
 
     def add_row(self, body: bytes, num_bytes: int, waiter: Waiter) -> None:
         """A record with a body only: the hot path."""
@@ -190,6 +203,7 @@ class Queue:
                 f"the writer's queue is full: {self.unresolved_bytes} bytes wait, "
                 f"{num_bytes} more would pass the limit of {self._queue_bytes}",
                 code=Code.QUEUE_FULL,
+                retry=Retry.NOW,
                 hint="await some of the appends made so far, or raise Options.queue_bytes",
             )
         self.unresolved_bytes += num_bytes
@@ -207,6 +221,12 @@ class Queue:
         self._close_open()
         return True
 
+    def newest(self) -> Batch | None:
+        """The batch that holds the last record appended; None if nothing waits."""
+        if self.open.num_records:
+            return self.open
+        return self._closed[-1] if self._closed else None
+
     def take(self) -> Batch:
         """The oldest batch; the open one if no other waits."""
         if not self._closed:
@@ -220,6 +240,9 @@ class Queue:
     def done(self, batch: Batch) -> None:
         """The batch was resolved or failed: its bytes no longer count."""
         self.unresolved_bytes -= batch.num_bytes
+        for watcher in batch.watchers:
+            if not watcher.done():
+                watcher.set_result(None)
 
     def drain(self) -> list[Batch]:
         """Everything that waits, taken out."""

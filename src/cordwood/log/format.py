@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
@@ -49,6 +50,7 @@ from cordwood.log import paths
 ZERO = "0" * 64
 FORMAT = 1
 GRACE_S_DEFAULT = 600
+U64_LIMIT = 2**64
 
 COLUMNS = "columns"
 GAPS = "gaps"
@@ -238,9 +240,9 @@ class WriterTag(NamedTuple):
     incarnation: str
     """Made once at creation: tells a log from one that had its name before."""
     write_id: str
-    """Unique per manifest, so that no two manifests ever have the same bytes (and S3 the same etag)."""
+    """Unique per manifest: no two ever have the same bytes, and on S3 the same etag."""
     tail_id: str
-    """The write id of the newest fragment; the incarnation before there is one; empty if unknown."""
+    """The newest fragment's write id; before there is one the incarnation; empty if unknown."""
     tail_us: int
     """The newest fragment's timestamp: the next one is never older."""
 
@@ -331,7 +333,7 @@ def check_manifest(
     if writing and nodes and not fragments:
         raise _broken("LOG-8", where, "a fragment in the root", "nodes only")
     if writing and GAPS not in manifest.features:
-        for before, after in zip(fragments, fragments[1:], strict=False):
+        for before, after in pairwise(fragments):
             if after.seq_no != before.seq_no + 1:
                 raise _broken("LOG-4", where, str(before.seq_no + 1), str(after.seq_no))
     if manifest.initial_offset_position is not UNSET and (
@@ -340,10 +342,10 @@ def check_manifest(
         raise _broken(
             "LOG-5", where, f"oldest offset {manifest.initial_offset}", str(manifest.oldest_offset)
         )
-    if not 0 <= manifest.initial_offset < OFFSET_LIMIT or manifest.first_seq_no < 0:
+    if not (0 <= manifest.initial_offset < OFFSET_LIMIT and 0 <= manifest.first_seq_no < U64_LIMIT):
         raise _broken("LOG-2", where, "initial values in range", str(manifest.initial_offset))
-    if manifest.acc_bytes < 0:
-        raise _broken("LOG-2", where, "acc_bytes >= 0", str(manifest.acc_bytes))
+    if not 0 <= manifest.acc_bytes < U64_LIMIT:
+        raise _broken("LOG-2", where, "acc_bytes of 64 bits", str(manifest.acc_bytes))
     _check_sum("LOG-1", where, manifest.setsum_hex, (manifest.collected_hex,), nodes, fragments)
 
 
@@ -373,6 +375,13 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         )
     if (GRACE in extension.features) != (extension.grace_s is not UNSET):
         raise _broken("LOG-9", where, "grace_s exactly with the feature grace", "one without it")
+    if extension.grace_s is not UNSET and not is_grace(extension.grace_s):
+        raise _broken("LOG-9", where, "a grace of at least a second", str(extension.grace_s))
+
+
+def is_grace(grace_s: object) -> bool:
+    """Whether it can be a grace interval: whole seconds, from one to some thousand years."""
+    return isinstance(grace_s, int) and not isinstance(grace_s, bool) and 0 < grace_s < 2**37
 
 
 def _check_pointers(
@@ -394,19 +403,28 @@ def _check_pointers(
                 raise _broken("LOG-2", where, "num_bytes >= 0", str(pointer.num_bytes))
             limit = pointer.limit
     for node in nodes:
-        if not 0 < node.depth <= NODE_DEPTH_MAX:
-            raise _broken("LOG-7", where, f"depth 1 to {NODE_DEPTH_MAX}", str(node.depth))
-        if node.path != paths.node(node.setsum_hex):
-            raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
+        _check_node_pointer(node, where)
     seq_no = -1
     for fragment in fragments:
-        if fragment.seq_no <= seq_no:
-            raise _broken("LOG-4", where, f"seq_no above {seq_no}", str(fragment.seq_no))
+        _check_fragment(fragment, seq_no, where)
         seq_no = fragment.seq_no
-        if paths.fragment_seq_no(fragment.path) != seq_no and not paths.is_bulk(fragment.path):
-            raise _broken("LOG-6", where, paths.fragment(seq_no), fragment.path)
-        if fragment.num_bytes > FRAGMENT_BYTES_MAX:
-            raise _broken("LOG-2", where, f"at most {FRAGMENT_BYTES_MAX} bytes", fragment.path)
+
+
+def _check_node_pointer(node: NodePointer, where: str) -> None:
+    if not 0 < node.depth <= NODE_DEPTH_MAX:
+        raise _broken("LOG-7", where, f"depth 1 to {NODE_DEPTH_MAX}", str(node.depth))
+    if node.path != paths.node(node.setsum_hex):
+        raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
+
+
+def _check_fragment(fragment: Fragment, seq_no_before: int, where: str) -> None:
+    seq_no = fragment.seq_no
+    if seq_no <= seq_no_before:
+        raise _broken("LOG-4", where, f"seq_no above {seq_no_before}", str(seq_no))
+    if paths.fragment_seq_no(fragment.path) != seq_no and not paths.is_bulk(fragment.path):
+        raise _broken("LOG-6", where, paths.fragment(seq_no), fragment.path)
+    if fragment.num_bytes > FRAGMENT_BYTES_MAX:
+        raise _broken("LOG-2", where, f"at most {FRAGMENT_BYTES_MAX} bytes", fragment.path)
 
 
 def _check_sum(

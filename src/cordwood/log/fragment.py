@@ -33,13 +33,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from cordwood.base.errors import Code, CorruptionError
+from cordwood.base.errors import Code, CorruptionError, InvalidInputError
+from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths
 from cordwood.log.format import Fragment
 from cordwood.log.records import (
     BODY,
     FULL_SCHEMA,
+    OFFSET,
     PLAIN_SCHEMA,
     Content,
 )
@@ -85,7 +87,9 @@ def build_table(content: Content, start: int, timestamp_us: int) -> pa.Table:
 
 def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
     """The bytes of the fragment."""
-    sink = pa.BufferOutputStream()
+    # A buffer that surely holds it: growing one costs as much as encoding.
+    room = pa.allocate_buffer(table.nbytes + table.nbytes // 32 + 16 * table.num_rows + 2**16)
+    sink = pa.FixedSizeBufferWriter(room)
     with pq.ParquetWriter(
         sink,
         table.schema,
@@ -97,9 +101,13 @@ def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
     ) as writer:
         writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
         writer.write_table(table, row_group_size=max(1, table.num_rows))
-    data = sink.getvalue().to_pybytes()
-    at = data.rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
-    return b"".join((data[:at], xxhash.xxh3_64_hexdigest(data).encode(), data[at + 16 :]))
+    view = memoryview(room).cast("B")[: sink.tell()]
+    footer_bytes = struct.unpack("<I", view[-8:-4])[0]
+    footer_at = len(view) - 8 - footer_bytes
+    at = footer_at + bytes(view[footer_at:]).rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
+    # In place: the file is as long as it was, and copying it costs more than building it.
+    view[at : at + 16] = xxhash.xxh3_64_hexdigest(view).encode()
+    return bytes(view)
 
 
 def pointer(link: Link, seq_no: int, num_bytes: int) -> Fragment:
@@ -123,11 +131,13 @@ def decode(data: bytes, fragment: Fragment, *, verify: bool = True) -> pa.Table:
         check_checksum(data, where)
     table = _parse(data, where)
     if verify:
-        got = Setsum.of_fragment(table).hexdigest()
+        got = _sum(table, where)
         if got != fragment.setsum_hex:
             raise _damaged(where, fragment.setsum_hex, got, code=Code.SETSUM_MISMATCH)
-        if table.num_rows != fragment.num_records:
-            raise _damaged(where, f"{fragment.num_records} records", f"{table.num_rows} records")
+        start = 0 if is_relative(table) else fragment.start
+        expected = (start, start + fragment.num_records)
+        if (bounds := _bounds(table)) != expected:
+            raise _damaged(where, f"offsets from, to {expected}", str(bounds))
     return _absolute(table, fragment.start)
 
 
@@ -141,28 +151,23 @@ def inspect(data: bytes, path: str) -> tuple[pa.Table, Link | None]:
     table = _parse(data, path)
     link = read_link(table.schema.metadata or {}, path)
     if link is not None:
-        got = Setsum.of_fragment(table).hexdigest()
-        if got != link.setsum or table.num_rows != link.limit - link.start:
+        got = _sum(table, path)
+        fits = not is_relative(table) and (link.start, link.limit) == _bounds(table)
+        if got != link.setsum or not fits:
             raise _damaged(path, link.setsum, got, code=Code.SETSUM_MISMATCH)
     return table, link
 
 
 def foreign_pointer(table: pa.Table, seq_no: int, num_bytes: int) -> Fragment | None:
     """A pointer to a fragment that another program put in a slot, or None if it cannot be one."""
-    if "offset" not in table.schema.names or table.num_rows == 0:
+    if is_relative(table):
         return None
-    offsets = table.column("offset").to_numpy()
-    start = int(offsets[0])
-    if not np.array_equal(offsets, np.arange(start, start + len(offsets), dtype=np.uint64)):
+    setsum_hex = _sum(table, paths.fragment(seq_no))
+    bounds = _bounds(table)
+    stamps = table.column("timestamp_us").unique()
+    if bounds is None or len(stamps) != 1:
         return None
-    return Fragment.of(
-        paths.fragment(seq_no),
-        seq_no,
-        start,
-        start + len(offsets),
-        num_bytes,
-        Setsum.of_fragment(table).hexdigest(),
-    )
+    return Fragment.of(paths.fragment(seq_no), seq_no, *bounds, num_bytes, setsum_hex)
 
 
 def read_footer_link(tail: bytes, path: str) -> Link | None:
@@ -182,7 +187,7 @@ def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:
         return None
     try:
         return msgspec.json.decode(text, type=Link)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(path, "a link in the footer", str(error)) from error
 
 
@@ -220,18 +225,44 @@ def _parse(data: bytes, where: str) -> pa.Table:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
-    first = "relative_offset" if "relative_offset" in table.schema.names else "offset"
+    first = "relative_offset" if is_relative(table) else "offset"
     expected = {first: pa.uint64(), "timestamp_us": pa.uint64(), "body": BODY.type}
     for name, kind in expected.items():
-        if name not in table.schema.names or table.schema.field(name).type != kind:
-            raise _damaged(where, f"column {name} of type {kind}", str(table.schema.names))
+        places = table.schema.get_all_field_indices(name)
+        if len(places) != 1 or table.schema.field(places[0]).type != kind:
+            raise _damaged(where, f"one column {name} of type {kind}", str(table.schema.names))
     return table
 
 
+def is_relative(table: pa.Table) -> bool:
+    """Whether the fragment counts its offsets from 0, as bulk uploads do."""
+    return "relative_offset" in table.schema.names
+
+
+def _sum(table: pa.Table, where: str) -> str:
+    """The setsum of a table that may be anybody's."""
+    try:
+        return Setsum.of_fragment(table).hexdigest()
+    except InvalidInputError as error:
+        raise _damaged(where, "records", error.message) from error
+
+
+def _bounds(table: pa.Table) -> tuple[int, int] | None:
+    """First offset and the one after the last, as stored; None if they do not count up by one."""
+    column = table.column("relative_offset" if is_relative(table) else "offset")
+    offsets = column.to_numpy()
+    if not len(offsets) or int(offsets[-1]) >= OFFSET_LIMIT:
+        return None
+    start = int(offsets[0])
+    expected = np.arange(start, start + len(offsets), dtype=np.uint64)
+    return (start, start + len(offsets)) if np.array_equal(offsets, expected) else None
+
+
 def _absolute(table: pa.Table, start: int) -> pa.Table:
-    if "relative_offset" in table.schema.names:
+    if is_relative(table):
         offsets = pa.array(np.arange(start, start + table.num_rows, dtype=np.uint64))
-        table = table.set_column(0, PLAIN_SCHEMA.field("offset"), offsets)
+        place = table.schema.get_field_index("relative_offset")
+        table = table.set_column(place, OFFSET, offsets)
     return table.replace_schema_metadata(None)
 
 

@@ -1,8 +1,8 @@
 """Nobody starves: how an outsider gets a word in beside a busy writer.
 
-A busy writer swaps the manifest as soon as its last swap landed. An outsider that reads the manifest
-and then swaps it is always too late. So it leaves an *intent*, a small object under `intent/`, and
-the live writer, which looks there every few seconds, makes room::
+A busy writer swaps the manifest as soon as its last swap landed. An outsider that reads the
+manifest and then swaps it is always too late. So it leaves an *intent*, a small object under
+`intent/`, and the live writer, which looks there every few seconds, makes room::
 
     outsider                              busy writer
     puts intent/turn-<id>

@@ -1,8 +1,8 @@
 """A log, named: everything one can do with it starts here.
 
-`Log(store, "orders")` does no I/O and holds no connection; it can be pickled and shared. A log is the
-set of objects under its name in the store (docs/formats/log.md), and the manifest among them is the
-log's whole state.
+`Log(store, "orders")` does no I/O and holds no connection; it can be pickled and shared. A log is
+the set of objects under its name in the store (docs/formats/log.md), and the manifest among them is
+the log's whole state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
-from cordwood.log.format import GRACE_S_DEFAULT, CursorRecord, Manifest, WriterTag, decode
+from cordwood.log.format import (
+    GRACE_S_DEFAULT,
+    CursorRecord,
+    Manifest,
+    WriterTag,
+    decode,
+    is_grace,
+)
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.reader import Reader
@@ -69,7 +76,7 @@ class Log:
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
         """Name a log; no I/O. `store` is a Store or a store's URL."""
-        if not isinstance(name, str) or not paths.is_log_name(name):
+        if not paths.is_log_name(name):
             raise InvalidInputError(
                 f"{name!r} cannot name a log",
                 hint="use letters, digits and . _ = + @ -, with / between segments",
@@ -132,7 +139,7 @@ class Log:
         """
         if protocol != "cas":
             raise InvalidInputError(f"protocol {protocol!r} is not known", hint="use 'cas'")
-        if not isinstance(grace_s, int) or grace_s < 1:
+        if not is_grace(grace_s):
             raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
         await verify_conditional_puts(self.store)
         incarnation = self._entropy.token()

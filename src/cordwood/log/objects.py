@@ -118,20 +118,23 @@ class LogObjects:
             )
         return node
 
-    async def write_node(self, node: Node) -> Node:
-        """Make the node durable; the node that is there now. One PUT.
+    async def write_node(self, node: Node) -> None:
+        """Make the node durable. One PUT; one GET more if an object of its name exists.
 
-        A node's name is its setsum, so an object that has the name already covers the same records,
-        perhaps in another shape. It counts only after it was read and found to do so: one GET more.
+        A node's name is its setsum, so an object that has the name already covers the same records.
+        It counts only after it was read and found to have the very same children.
+
+        Raises:
+            AlreadyExistsError: the name is taken by a node of another shape.
         """
         key = self.key(node.path)
         try:
             await self.store.put(key, encode(node), "create")
         except AlreadyExistsError:
             there = await self.read_node(node.pointer())
+            if there.children != node.children:
+                raise
             await self.store.sync([key])
-            return there
-        return node
 
     # Fragments.
 

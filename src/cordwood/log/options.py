@@ -15,7 +15,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """A batch this large is written without waiting for more."""
 
     batch_interval_s: float = 0.02
-    """The longest a record waits for company, while a slot is free. An idle writer does not wait."""
+    """The longest a record waits for company while a slot is free; an idle writer does not wait."""
 
     in_flight: int = 8
     """Fragment puts in the air at once. wal3 may go on with a log written with 1."""
@@ -37,13 +37,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        if self.batch_bytes < 1 or self.queue_bytes < 1 or self.in_flight < 1 or self.alpha < 1:
-            raise InvalidInputError("batch_bytes, queue_bytes, in_flight and alpha are at least 1")
-        if self.batch_interval_s < 0 or self.intent_interval_s <= 0:
-            raise InvalidInputError("batch_interval_s and intent_interval_s are durations")
-        if self.throttle is not None and self.throttle <= 0:
-            raise InvalidInputError("throttle is a rate in puts per second, or None")
+        for name in ("batch_bytes", "queue_bytes", "in_flight", "alpha"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidInputError(f"{name} is a whole number of at least 1, not {value!r}")
+        if not _is_number(self.batch_interval_s) or self.batch_interval_s < 0:
+            raise InvalidInputError(
+                f"batch_interval_s is in seconds, not {self.batch_interval_s!r}"
+            )
+        if not _is_number(self.intent_interval_s) or self.intent_interval_s <= 0:
+            raise InvalidInputError(
+                f"intent_interval_s is in seconds, not {self.intent_interval_s!r}"
+            )
+        if self.throttle is not None and (not _is_number(self.throttle) or self.throttle <= 0):
+            raise InvalidInputError(f"throttle is puts per second, or None, not {self.throttle!r}")
         if self.compression not in {"none", "snappy", "lz4", "zstd"}:
             raise InvalidInputError(
                 f"compression {self.compression!r} is not one of none, snappy, lz4, zstd"
             )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - not NaN

@@ -64,8 +64,10 @@ def stays_inside(path: str) -> bool:
     return _SAFE_PATH.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
 
 
-def is_log_name(name: str) -> bool:
+def is_log_name(name: object) -> bool:
     """Whether `name` may name a log: plain segments separated by `/`."""
-    return _LOG_NAME.fullmatch(name) is not None and not any(
-        segment.strip(".") == "" for segment in name.split("/")
+    return (
+        isinstance(name, str)
+        and _LOG_NAME.fullmatch(name) is not None
+        and not any(segment.strip(".") == "" for segment in name.split("/"))
     )

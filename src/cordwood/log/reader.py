@@ -2,20 +2,20 @@
 
 A reader holds nothing open. Each call starts from the manifest as it is then, so it sees everything
 whose append returned before the call began, and never half an append: what is atomic lies in one
-fragment, and a fragment is named whole. Once begun, a call reads the range it found; collection keeps
-the files of an open reader for the log's grace interval.
+fragment, and a fragment is named whole. Once begun, a call reads the range it found; collection
+keeps the files of an open reader for the log's grace interval.
 
-Costs: one GET for the manifest, one per tree node that overlaps the range (none at the tail), one per
-fragment. Every fragment is checked against its checksum and its setsum unless `verify=False`.
+Costs: one GET for the manifest, one per tree node that overlaps the range (none at the tail), one
+per fragment. Every fragment is checked against its checksum and its setsum unless `verify=False`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -34,6 +34,8 @@ from cordwood.log import tree
 from cordwood.log.format import Fragment, Manifest
 from cordwood.log.objects import LogObjects
 from cordwood.log.records import Record, iter_records
+
+T = TypeVar("T")
 
 AHEAD_BYTES = 32 * 2**20
 AHEAD_FILES = 8
@@ -100,7 +102,11 @@ class Reader:
             CollectedError: `start` has been collected.
         """
         manifest, _ = await self._objects.load()
-        return [f async for f in self._select(manifest, start, limits)]
+
+        async def select() -> list[Fragment]:
+            return [f async for f in self._limited(manifest, start, limits)]
+
+        return await self._unless_collected(select(), manifest)
 
     async def fetch(self, fragment: Fragment, *, verify: bool | None = None) -> pa.Table:
         """The records of a fragment: offset, timestamp_us, body, and key, headers, stream if any.
@@ -135,7 +141,9 @@ class Reader:
         """
         manifest, _ = await self._objects.load()
         async with aclosing(self._read(manifest, start, limits, verify)) as batches:
-            async for batch in batches:
+            while (
+                batch := await self._unless_collected(anext(batches, None), manifest)
+            ) is not None:
                 yield batch
 
     async def read(
@@ -175,7 +183,10 @@ class Reader:
             if position < manifest.next_offset:
                 poll_s = POLL_MIN_S
                 async with aclosing(self._read(manifest, position, NO_LIMITS, verify)) as batches:
-                    async for batch in batches:
+                    while True:
+                        batch = await self._unless_collected(anext(batches, None), manifest)
+                        if batch is None:
+                            break
                         yield batch
                 position = manifest.next_offset
             else:
@@ -185,11 +196,6 @@ class Reader:
                 manifest, etag = await self._objects.load()
 
     # Below: ranges.
-
-    def _select(
-        self, manifest: Manifest, start: int | None, limits: Limits
-    ) -> AsyncIterator[Fragment]:
-        return self._limited(manifest, start, limits)
 
     async def _limited(
         self, manifest: Manifest, start: int | None, limits: Limits
@@ -257,7 +263,7 @@ class Reader:
                     if not ahead:
                         return
                     fragment, task = ahead[0]
-                    table = await self._await_table(task, fragment)
+                    table = await task
                     ahead.popleft()
                     ahead_bytes -= fragment.num_bytes
                     for batch in _cut(table, fragment, begin, end):
@@ -267,15 +273,15 @@ class Reader:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    async def _await_table(self, task: asyncio.Task[pa.Table], fragment: Fragment) -> pa.Table:
-        """The fetched table; a missing fragment that has been collected meanwhile says so."""
+    async def _unless_collected(self, work: Awaitable[T], manifest: Manifest) -> T:
+        """The result; if an object of an old manifest is gone because it was collected, say so."""
         try:
-            return await task
+            return await work
         except CorruptionError as error:
             if error.code is Code.MISSING_OBJECT:
-                manifest, _ = await self._objects.load()
-                if fragment.start < manifest.oldest_offset:
-                    raise collected(self._objects.name, fragment.start, manifest) from error
+                now, _ = await self._objects.load()
+                if manifest.oldest_offset < now.oldest_offset:
+                    raise collected(self._objects.name, manifest.oldest_offset, now) from error
             raise
 
     # Time.

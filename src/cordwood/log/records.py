@@ -105,7 +105,7 @@ def check_record(
     if stream is not None:
         if not isinstance(stream, str) or not stream:
             raise InvalidInputError(f"a stream's name is a non-empty string, not {stream!r}")
-        size += _sized("stream name", stream.encode(), KEY_BYTES_MAX)
+        size += _sized("stream name", _encode("stream name", stream), KEY_BYTES_MAX)
     if headers is not None:
         if not isinstance(headers, Mapping):
             raise InvalidInputError(
@@ -116,7 +116,7 @@ def check_record(
         for name, value in headers.items():
             if not isinstance(name, str) or not isinstance(value, bytes):
                 raise InvalidInputError(f"header {name!r}: a name is a string, a value is bytes")
-            size += _sized("header name", name.encode(), KEY_BYTES_MAX)
+            size += _sized("header name", _encode("header name", name), KEY_BYTES_MAX)
             size += _sized("header value", value, KEY_BYTES_MAX)
     return size
 
@@ -178,10 +178,11 @@ def content_of_arrow(data: pa.Table | pa.RecordBatch) -> Content:
         raise InvalidInputError(
             f"expected a pyarrow Table or RecordBatch, got {type(data).__name__}"
         )
-    unknown = set(data.schema.names) - {"body", *(f.name for f in EXTRA)}
-    if "body" not in data.schema.names or unknown:
+    names = data.schema.names
+    unknown = set(names) - {"body", *(f.name for f in EXTRA)}
+    if "body" not in names or unknown or len(set(names)) != len(names):
         raise InvalidInputError(
-            f"columns {data.schema.names}: expected body and optionally key, headers, stream",
+            f"columns {names}: expected body and optionally key, headers, stream",
             hint="offset and timestamp are assigned by the log",
         )
     check_batch(data.num_rows, data.nbytes)
@@ -199,6 +200,9 @@ def content_of_arrow(data: pa.Table | pa.RecordBatch) -> Content:
         }
         _check_longest(extra["key"], "key", KEY_BYTES_MAX)
         _check_longest(extra["stream"], "stream name", KEY_BYTES_MAX)
+        if pc.any(pc.equal(pc.binary_length(extra["stream"]), 0)).as_py():
+            raise InvalidInputError("column stream has an empty name", hint="use null for none")
+        _check_headers(extra["headers"])
         if all(array.null_count == len(array) for array in extra.values()):
             extra = {}
     return Content(body, extra, body.nbytes + sum(a.nbytes for a in extra.values()))
@@ -255,11 +259,8 @@ def iter_records(batch: pa.RecordBatch | pa.Table) -> Iterator[Record]:
 def _column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
     column = data.column(wanted.name)
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = (
-                pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-            )
+        chunks = column.chunks or [pa.array([], column.type)]
+        column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     if column.type == wanted.type:
         return column
     try:
@@ -270,6 +271,26 @@ def _column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         raise InvalidInputError(
             f"column {wanted.name} is {column.type}, expected {wanted.type}"
         ) from error
+
+
+def _check_headers(headers: pa.Array) -> None:
+    """Raise if a header lacks its name or value, is too long, or a record has too many."""
+    entries = headers.flatten()
+    names, values = entries.field("name"), entries.field("value")
+    if entries.null_count or names.null_count or values.null_count:
+        raise InvalidInputError("column headers: a header has a name and a value, neither null")
+    _check_longest(names, "header name", KEY_BYTES_MAX)
+    _check_longest(values, "header value", KEY_BYTES_MAX)
+    most = pc.max(pc.list_value_length(headers)).as_py()
+    if most is not None and most > HEADERS_MAX:
+        raise _too_large("headers", most, HEADERS_MAX, "headers")
+
+
+def _encode(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{what} {text!r} is not valid text: {error.reason}") from error
 
 
 def _check_longest(array: pa.Array, what: str, most: int) -> None:

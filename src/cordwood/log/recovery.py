@@ -1,7 +1,7 @@
 """Adoption: what a new or refused writer does with fragments that no manifest names.
 
-A writer takes slots with create-only puts and names them in a manifest afterwards. It can be cut off
-in between, by a crash or by another writer. The slots above the manifest then look like this::
+A writer takes slots with create-only puts and names them in a manifest afterwards. It can be cut
+off in between, by a crash or by another writer. The slots above the manifest then look like this::
 
     manifest: … 4          tail = fragment 4 (write id t)
     slot 5   prev = t      adopted: it follows the tail, which becomes 5
@@ -15,8 +15,8 @@ Rules:
 1. The scan starts at the slot after the manifest's newest fragment and ends at the first empty one.
 2. A fragment is adopted if and only if its link names the current tail: the same write id, the same
    setsum, the offset that comes next.
-3. What is not adopted when the scan passes it is void for ever: a write id belongs to one put at one
-   slot, so the tail it waits for cannot come back. Its writer may therefore write the batch again.
+3. What is not adopted when the scan passes it is void for ever: a write id belongs to one put at
+   one slot, so the tail it waits for cannot come back. Its writer may write the batch again.
 4. A fragment without a link (another program's) is adopted only in the first slot after the
    manifest, if its offsets fit.
 5. Before a manifest names an object that was found by reading, the object is synced.
@@ -41,9 +41,6 @@ from cordwood.log.objects import LogObjects
 SWAPS_MAX = 3
 """Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
 
-
-ADOPTED_MAX = 32
-"""Fragments adopted in one go; a longer run takes several."""
 
 SLOTS_AHEAD = 8
 """Slots read at once when there is a run: as many as a writer has in the air by default."""
@@ -120,17 +117,16 @@ class Ground:
 async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed]) -> Run:
     """Follow the slots above a manifest. One GET per slot not our own, and one for the empty one.
 
-    Stops after `ADOPTED_MAX` fragments: a busy writer may add slots faster than they can be read.
+    Stops after `tree.APPENDED_MAX` fragments: a busy writer may add them faster than we read.
     """
     run = Run(Tail.of(manifest), [], [])
     seq_no = run.tail.next_seq_no
     ahead: dict[int, bytes | None] = {}
-    while len(run.adopted) < ADOPTED_MAX:
+    count = 1
+    while len(run.adopted) < tree.APPENDED_MAX:
         landed = own.get(seq_no)
         if landed is None:
             if seq_no not in ahead:
-                # The first slot is most often empty; once it is not, there are likely more.
-                count = SLOTS_AHEAD if seq_no > manifest.next_seq_no else 1
                 slots = range(seq_no, seq_no + count)
                 data = await asyncio.gather(*(objects.get_slot(slot) for slot in slots))
                 ahead = dict(zip(slots, data, strict=True))
@@ -138,6 +134,8 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
             if found is None:
                 run.is_whole = True
                 break
+            # Most often there is nothing; where there is something there is likely more.
+            count = SLOTS_AHEAD
             landed = _examine(found, seq_no, run, is_first=seq_no == manifest.next_seq_no)
             if landed is not None:
                 run.found.append(landed.fragment.path)
@@ -164,7 +162,10 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
         if not run.tail.is_followed_by(link):
             return None
         return Landed(fragments.pointer(link, seq_no, len(data)), link, has_columns)
-    pointer = fragments.foreign_pointer(table, seq_no, len(data)) if is_first else None
+    try:
+        pointer = fragments.foreign_pointer(table, seq_no, len(data)) if is_first else None
+    except CorruptionError:
+        return None
     if pointer is None or pointer.start != run.tail.next_offset:
         return None
     stamp = int(table.column("timestamp_us")[-1].as_py())
@@ -183,6 +184,12 @@ async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, L
     losses = 0
     while True:
         manifest, etag = await objects.load()
+        if manifest.nodes and not manifest.fragments:
+            raise CorruptionError(
+                f"log {objects.name!r} breaks invariant LOG-8: its root names nodes and no "
+                "fragment, so the next sequence number is unknown",
+                hint="it can be read, but not written; copy its records into a new log",
+            )
         run = await scan(objects, manifest, own)
         if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
             return Ground(manifest, etag, run.tail, named=not run.adopted)
@@ -204,8 +211,7 @@ def adopt(manifest: Manifest, run: Run, entropy: Entropy) -> Manifest:
 
 
 def next_tag(manifest: Manifest, tail: Tail, entropy: Entropy) -> WriterTag:
-    """The tag of the manifest that follows this one. A log that wal3 wrote last gets an incarnation."""
+    """The tag of the manifest after this one. A log that wal3 wrote last gets an incarnation."""
     tag = WriterTag.parse(manifest.writer)
     incarnation = tag.incarnation if tag else entropy.token()
     return WriterTag(incarnation, entropy.token(), tail.id, tail.at_us)
-

@@ -7,7 +7,7 @@ root is like a number written in base `FANOUT`::
     root  = [ d3 d3 | d2 d2 d2 | d1 | f f f f f f ]     nodes by falling depth, then fragments
               └── 8 x d2 ──┘ ...
 
-At a million fragments six levels of at most seven nodes and sixteen fragments are left in the root:
+At a million fragments six levels of at most seven nodes and twenty fragments are left in the root:
 less than 16 kB.
 
 Rules:
@@ -22,7 +22,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -45,6 +45,10 @@ from cordwood.log.format import (
 
 FANOUT = 8
 """Children of a node. Smaller makes deeper trees, larger makes a larger root; see the header."""
+
+APPENDED_MAX = 12
+"""Fragments one manifest may add, so that the root stays small: what is left of the last fold (at
+most `FANOUT`) and these are all the fragments it holds."""
 
 FOLD_NODES_MAX = 16
 """Nodes one fold may ask for, so that taking over a huge flat root does not flood the store."""
@@ -120,17 +124,22 @@ def make_node(children: Sequence[NodePointer] | Sequence[Fragment], writer: str)
     )
 
 
-def fold(manifest: Manifest, writer: str, fanout: int = FANOUT) -> list[Node]:
+def fold(
+    manifest: Manifest, writer: str, fanout: int = FANOUT, taken: Container[str] = ()
+) -> list[Node]:
     """Nodes that would make the root smaller, children before parents.
 
-    Substituting all of them, in order, gives the folded root.
+    Substituting all of them, in order, gives the folded root. A node whose path is `taken` (by one
+    of another shape) gets a child more, if there is one to spare.
     """
     made: list[Node] = []
     fragments = list(manifest.fragments)
     nodes = list(manifest.nodes)
     while len(fragments) > fanout and len(made) < FOLD_NODES_MAX:
         node = make_node(fragments[:fanout], writer)
-        del fragments[:fanout]
+        if node.path in taken and len(fragments) > fanout + 1:
+            node = make_node(fragments[: fanout + 1], writer)
+        del fragments[: len(node.children)]
         made.append(node)
         nodes.append(node.pointer())
     while len(made) < FOLD_NODES_MAX and (run := _foldable_run(nodes, fanout)) is not None:
@@ -162,6 +171,9 @@ def substitute(manifest: Manifest, pointer: NodePointer) -> Manifest | None:
     end = next((i for i, p in enumerate(pointers, 1) if p.limit == pointer.limit), None)
     if begin is None or end is None or end - begin < 2 or end == len(pointers):
         return None
+    if begin > len(manifest.nodes):
+        # Fragments would be left in front of a node.
+        return None
     covered = pointers[begin:end]
     if Setsum.sum([p.setsum_hex for p in covered]).hexdigest() != pointer.setsum_hex:
         return None
@@ -181,7 +193,7 @@ def overlapping(
     pointers: Iterable[NodePointer | Fragment], start: int, limit: int
 ) -> list[NodePointer | Fragment]:
     """Those that hold any offset of `[start, limit)`."""
-    return [p for p in pointers if p.start < limit and start < p.limit]
+    return [p for p in pointers if max(start, p.start) < min(limit, p.limit)]
 
 
 def roots(manifest: Manifest) -> tuple[NodePointer | Fragment, ...]:

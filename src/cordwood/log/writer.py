@@ -9,8 +9,8 @@
 
 Several fragments fly at once; one manifest is swapped at a time and names every fragment that has
 landed in order, so a slow put delays only what is behind it. The writer is self-clocked: the next
-manifest goes out as soon as the last one landed, before anybody is woken. A fragment with everything
-queued goes out just ahead of it, its companion, which lands in time for the manifest after.
+manifest goes out as soon as the last one landed, before anybody is woken. A companion, a fragment
+with everything queued, goes out just ahead of it and lands in time for the manifest after.
 
 An append is acknowledged when a manifest that names its fragment is durable: seen by our own swap
 succeeding, or by reading it. There are two ways to fall out of this loop, and one way back:
@@ -21,8 +21,8 @@ succeeding, or by reading it. There are two ways to fall out of this loop, and o
 **Settling** (`_settle`) is the way back: let everything land, load the manifest, adopt what follows
 it, then judge every fragment of ours by facts that can no longer change (log/flight.py). Committed
 ones are acknowledged, dead ones are written again with new ids behind the new tail, in their order;
-only what nobody can know is reported as UncertainError. Afterwards one fragment flies at a time, and
-the number grows back with each success.
+only what nobody can know is reported as UncertainError. Afterwards one fragment flies at a time,
+and the number grows back with each success.
 
 What a crash leaves behind at each step:
 
@@ -130,7 +130,8 @@ class Writer:
         self._flights: deque[Flight] = deque()
         """Our chain above the manifest, in slot order."""
         self._num_flying = 0
-        self._is_building = False
+        self._building: Batch | None = None
+        """The batch that a thread is making a fragment of."""
         self._window = options.in_flight
         self._launched_s = float("-inf")
         self._next_put_s = float("-inf")
@@ -174,7 +175,10 @@ class Writer:
         """Wait until everything appended is durable or has failed; then no more is taken."""
         if self._life is _Life.OPEN:
             self._life = _Life.CLOSING
-            await self.flush()
+        while self._life is _Life.CLOSING and not self._is_idle():
+            self._idle = self._idle or self._loop.create_future()
+            self._pump()
+            await asyncio.shield(self._idle)
         self._life = _Life.CLOSED
         self._disarm()
         leftovers = [t for t in (self._folder.task, self._turns.task) if t is not None]
@@ -184,10 +188,13 @@ class Writer:
 
     async def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
-        while self._life in {_Life.OPEN, _Life.CLOSING} and not self._is_idle():
-            self._idle = self._idle or self._loop.create_future()
-            self._pump()
-            await asyncio.shield(self._idle)
+        newest = self._queue.newest() or self._building
+        if newest is None and self._flights:
+            newest = self._flights[-1].batch
+        if newest is not None:
+            done: asyncio.Future[None] = self._loop.create_future()
+            newest.watchers.append(done)
+            await done
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -238,7 +245,8 @@ class Writer:
         if is_plain:
             queue.open.add_row(body, num_bytes, future)
         else:
-            queue.open.add_full_row((body, key, headers, stream), num_bytes, future)
+            copied = None if headers is None else dict(headers)
+            queue.open.add_full_row((body, key, copied, stream), num_bytes, future)
         if queue.close_if_full():
             self._arm_now()
         elif self._timer is None:
@@ -282,8 +290,8 @@ class Writer:
         self._disarm()
         if self._settling is not None or self._life in {_Life.NEW, _Life.CLOSED}:
             return
-        self._launch()
         self._publish()
+        self._launch()
         if self._is_quiet():
             self._turns.grant(self._etag, self._swap_s)
         if self._idle is not None and self._is_idle():
@@ -307,9 +315,9 @@ class Writer:
         """Start a manifest if one is due, with a companion just ahead of it."""
         if self._swapping is not None or not self._flights:
             return
-        landed = []
+        landed: list[Flight] = []
         for flight in self._flights:
-            if flight.stage is not Stage.LANDED:
+            if flight.stage is not Stage.LANDED or len(landed) == tree.APPENDED_MAX:
                 break
             landed.append(flight)
         if not landed:
@@ -329,7 +337,7 @@ class Writer:
 
     def _may_launch(self) -> bool:
         return (
-            not self._is_building
+            self._building is None
             and self._turns.asked is None
             and self._num_flying < self._window
             and len(self._flights) < (self._window - 1) * UNNAMED_PER_SLOT + 1
@@ -340,7 +348,7 @@ class Writer:
 
     def _is_quiet(self) -> bool:
         """Whether nothing of ours is in the air or waits to be named."""
-        return not self._flights and self._swapping is None and not self._is_building
+        return not self._flights and self._swapping is None and self._building is None
 
     def _is_idle(self) -> bool:
         return not self._queue and self._is_quiet() and self._settling is None
@@ -385,7 +393,7 @@ class Writer:
         at_us = max(self._clock.now_us(), self._tail.at_us)
         given = (batch, self._tail, at_us, self._entropy.token(), self._options.compression)
         if batch.num_bytes > INLINE_BYTES_MAX:
-            self._is_building = True
+            self._building = batch
             self._spawn(self._build_in_thread, batch, given)
             return
         try:
@@ -399,10 +407,10 @@ class Writer:
         try:
             flight, data = await asyncio.to_thread(build, *given)
         except Exception as error:  # noqa: BLE001 - whatever it was, its waiters must hear of it
-            self._is_building = False
+            self._building = None
             self._finish(batch, error)
         else:
-            self._is_building = False
+            self._building = None
             self._fly(flight, data)
         self._pump()
 
@@ -465,11 +473,11 @@ class Writer:
             self._finish(flight.batch, flight.link.start)
 
     def _finish(self, batch: Batch, outcome: int | BaseException) -> None:
-        self._queue.done(batch)
         if isinstance(outcome, BaseException):
             batch.fail(outcome)
         else:
             batch.resolve(outcome)
+        self._queue.done(batch)
 
     # Settling.
 
@@ -499,7 +507,7 @@ class Writer:
         self._pump()
 
     async def _let_land(self) -> None:
-        while self._num_flying or self._swapping is not None or self._is_building:
+        while self._num_flying or self._swapping is not None or self._building is not None:
             tasks = [f.task for f in self._flights if f.task is not None and not f.task.done()]
             tasks += [self._swapping] if self._swapping is not None else []
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0.001))
@@ -550,7 +558,11 @@ class Writer:
             is_dead = is_dead or flight.stage in {Stage.REFUSED, Stage.FAILED}
             self._finish(flight.batch, not_written(error) if is_dead else uncertain(flight, error))
         self._flights.clear()
-        for batch in self._queue.drain():
+        unwritten = self._queue.drain()
+        if self._building is not None:
+            unwritten.append(self._building)
+            self._building = None
+        for batch in unwritten:
             self._finish(batch, not_written(error))
         self._needs_ground = True
 
@@ -577,7 +589,6 @@ class Writer:
         except Exception as error:
             self._life = _Life.CLOSED
             self._swapping = self._settling = None
-            self._is_building = False
             self._give_up(error)
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)

@@ -179,7 +179,12 @@ _VERDICTS: tuple[tuple[Callable[[Answer], bool], _Verdict], ...] = (
     ),
     (
         lambda answer: answer.status == 429,
-        _Verdict(Code.STORE_FAILED, True, False, "send fewer requests a second"),
+        _Verdict(
+            Code.STORE_FAILED,
+            True,
+            False,
+            "send less; Google allows about one write a second to one object",
+        ),
     ),
     (
         lambda answer: answer.status in {408, 409} or answer.status >= 500,

@@ -24,7 +24,8 @@ Deletes, overwrites and Match puts are not hedged: a late twin of the first two 
 came after, and the third gains little over being sent again by `store/retry.py`.
 
 The loser is cancelled and its outcome looked at, so nobody warns of an exception never retrieved. A
-cancelled create may still arrive; the key is taken by then, so it changes nothing.
+cancelled create may still arrive: the key is taken by then, and it changes nothing; should the
+object have been deleted by then, it comes back as an orphan, as after any put that was given up on.
 
 Defaults: ten hedges a second keep up with 200 requests a second at the 95th percentile and cost at
 most ten requests a second more; 200 requests are enough to know a 95th percentile and few

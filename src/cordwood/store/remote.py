@@ -49,6 +49,7 @@ from cordwood.base.errors import (
     ContendedError,
     CordwoodError,
     InvalidInputError,
+    NotFoundError,
     StateError,
     StoreError,
 )
@@ -201,9 +202,10 @@ class RemoteStore:
         A cancelled call leaves it open whether the write happened.
         """
         _guard()
+        check_key(key)
         client = self._quick if len(data) < _BULK_BYTES_MIN else self._bulk
         version = await self._version(key, mode) if isinstance(mode, Match) else mode
-        with self._answers("put", check_key(key), mode):
+        with self._answers("put", key, mode):
             answer = await obstore.put_async(
                 client, key, bytes(data), mode=version, use_multipart=False
             )
@@ -293,7 +295,10 @@ class RemoteStore:
         generation, _, etag = mode.etag.rpartition(" ")
         if not generation:
             # An etag from a list: look up the generation it belongs to, if it still does.
-            found = await self.head(key)
+            try:
+                found = await self.head(key)
+            except NotFoundError as error:
+                raise ContendedError(f"put {key!r}: expected etag {etag}, found none") from error
             generation, _, present = found.etag.rpartition(" ")
             if present != etag:
                 raise ContendedError(f"put {key!r}: expected etag {etag}, found {present}")

@@ -311,7 +311,9 @@ class _Attempts:
     def _give_up(self) -> CordwoodError:
         if self.doubt:
             return self._uncertain()
-        reason = "" if self._last is None else f"; the last failure: {self._last.message}"
+        reason, hint = "", ""
+        if self._last is not None:
+            reason, hint = f"; the last failure: {self._last.message}", self._last.hint
         return StoreError(
             f"{self._operation} {self._key!r}: the store did not answer in time{reason}",
             code=Code.STORE_UNREACHABLE,
@@ -320,7 +322,7 @@ class _Attempts:
             # A repeated delete that failed may have deleted some: the caller repeats it anyway.
             applied=self._operation == "delete",
             transient=True,
-            hint="check the network, the endpoint and the store's own health page",
+            hint=hint or "check the network, the endpoint and the store's own health page",
         )
 
     def _uncertain(self) -> UncertainError:

@@ -144,7 +144,7 @@ class Writer:
         return self._home().call(self._writer.append_arrow, data)
 
     def append_soon(self, body: bytes, **fields: Any) -> Future[int]:
-        """Append without waiting: a future for the offset, so that many records share a fragment."""
+        """Append without waiting: a future for the offset; many records then share a fragment."""
         home = self._home()
 
         async def work() -> int:

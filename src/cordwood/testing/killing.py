@@ -2,8 +2,8 @@
 
 The child appends numbered records and prints each one's number and offset when its append returned.
 The parent kills it at a random moment and starts the next, which goes on with fresh numbers. In the
-end every printed record is in the log, at its offset, once; nothing is in the log twice; and the log
-scrubs clean.
+end every printed record is in the log, at its offset, once; nothing is in the log twice; and the
+log scrubs clean.
 """
 
 from __future__ import annotations

@@ -8,15 +8,16 @@ M2  no body is read twice;
 M3  a record whose append failed for certain is never read;
 M4  what a read returned, every later read returns again (the log only grows);
 M5  records of one writer keep the order of its calls, and an atomic batch is read whole;
-M6  at the end a deep scrub finds nothing, and the log opens.
+M6  at the end the log opens, a scrub finds nothing, and every fragment read was verified.
 
-Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills and pauses.
+Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills and
+pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import random  # noqa: TID251 - seeded, and only by a simulation
 from dataclasses import dataclass, field
 
 from cordwood.base.clock import LoopClock, SeededEntropy

@@ -1,7 +1,7 @@
 """Simulated processes: each sees the shared store through its own door, which can be shut.
 
-A process that is killed never reaches the store again; requests it had on the wire arrive or not, as
-the store decides. A process that is paused (a stopped container, a long collection of garbage, a
+A process that is killed never reaches the store again; requests it had on the wire arrive or not,
+as the store decides. A process that is paused (a stopped container, a long collection of garbage, a
 sleeping laptop) goes on later as if nothing had happened, which is the harder case.
 """
 

@@ -1,9 +1,9 @@
 """An event loop with virtual time, driven by a seed.
 
-Time passes only when nothing is left to run: then it jumps to the next timer. Callbacks that are ready
-together run in an order the seed chooses. With every other source of chance handed in (base/clock.py)
-a whole cluster of writers, readers and crashes is a pure function of its seed: equal seeds give equal
-traces, hours pass in milliseconds, and a failure replays.
+Time passes only when nothing is left to run: then it jumps to the next timer. Callbacks that are
+ready together run in an order the seed chooses. With every other source of chance handed in
+(base/clock.py) a whole cluster of writers, readers and crashes is a pure function of its seed:
+equal seeds give equal traces, hours pass in milliseconds, and a failure replays.
 
 It stands on private members of asyncio's base loop; a test pins that it works on this Python. Code
 under simulation must not start threads: the loop refuses.
@@ -12,7 +12,7 @@ under simulation must not start threads: the loop refuses.
 from __future__ import annotations
 
 import asyncio
-import random
+import random  # noqa: TID251 - seeded: the order of callbacks is the simulation's to choose
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, TypeVar

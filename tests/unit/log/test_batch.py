@@ -1,6 +1,5 @@
 """Batches and the queue: what shares a fragment, who is told what, and what the queue refuses."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import pytest

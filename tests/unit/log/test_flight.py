@@ -1,6 +1,5 @@
 """Flights: what a fragment is built from, and what became of it after its writer was refused."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import pytest

@@ -1,6 +1,5 @@
 """The JSON objects of a log: wal3's bytes exactly, and each invariant broken one by one."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import copy

@@ -1,6 +1,5 @@
 """Fragments: the way there and back, every kind of damage, and files that others wrote."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Options of a writer and limits of a read: what they refuse, and that they are values."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import pickle

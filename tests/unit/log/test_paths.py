@@ -1,6 +1,5 @@
 """The keys of a log: wal3's layout to the letter, and no path that leaves the log."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import pytest

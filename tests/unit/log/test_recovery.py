@@ -1,6 +1,5 @@
 """Adoption, rule by rule: what a newcomer makes of slots that no manifest names."""
 
-# ruff: noqa: SIM300 - the expected value comes first
 from __future__ import annotations
 
 import msgspec
@@ -22,7 +21,6 @@ from cordwood.log.recovery import (
     adopt,
     find_ground,
     next_tag,
-    not_named,
     scan,
 )
 from cordwood.store.memory import MemoryStore
@@ -396,7 +394,7 @@ async def test_own_fragments_are_not_read(ground):
     await ground.put_slot(5, data)
     run = await ground.scan({5: flight.landed()})
     assert ([5], []) == (slots(run), run.found)
-    assert [("get", f"log/{paths.fragment(6)}")] == ground.store.calls
+    assert ("get", f"log/{paths.fragment(5)}") not in ground.store.calls
 
 
 async def test_own_fragments_that_do_not_link_are_void_too(ground):
@@ -495,7 +493,6 @@ async def test_after_too_many_lost_swaps_the_ground_is_not_named(ground):
     assert (False, ground.manifest) == (found.named, found.manifest)
     assert 6 == found.tail.next_seq_no
     assert SWAPS_MAX == sum(call[0] == "put" for call in ground.store.calls)
-    assert isinstance(not_named(found), ContendedError)
 
 
 async def test_a_void_slot_alone_costs_no_manifest(ground):

@@ -175,6 +175,24 @@ async def test_overwrite_after_a_later_one(tmp_path):
     assert clock.now + 60_000_000 <= (await store.head("object")).modified_us
 
 
+async def test_overwrite_meets_a_create(tmp_path):
+    """An overwrite of nothing that meets a create at the last moment replaces it, later in time."""
+    clock = SetClock(1_700_000_000_000_000)
+    other = DirectoryStore(str(tmp_path), clock=SetClock(clock.now + 60_000_000))
+    created = []
+
+    class Meeting(Disk):
+        def link(self, source, target):
+            if not created:
+                created.append(asyncio.run(other.put("object", b"created", "create")))
+            super().link(source, target)
+
+    store = DirectoryStore(str(tmp_path), disk=Meeting(), clock=clock)
+    etag = await store.put("object", b"ours")
+    assert (b"ours", etag) == await store.get("object")
+    assert int(created[0].split("-")[1], 16) < int(etag.split("-")[1], 16)
+
+
 async def test_match_after_a_later_one(tmp_path):
     """A swap that finds another object once it has the lock is refused."""
     other = DirectoryStore(str(tmp_path))

@@ -82,6 +82,23 @@ def test_create_in_doubt(fault):
     run()
 
 
+@pytest.mark.parametrize("mode", ["create", "match"])
+def test_first_attempt_lands_before_the_second(mode):
+    """A put that is refused on the second attempt because the first one landed late succeeds."""
+
+    async def main():
+        at = Setting(backoff_first_s=2.0)
+        at.faulty._zombie_delay = Latency(0.5)
+        etag = await at.ground.put("object", b"before") if mode == "match" else ""
+        at.faulty.script("put", Fault.ZOMBIE)
+        etag = await at.store.put("object", b"ours", Match(etag) if mode == "match" else mode)
+        assert (b"ours", etag) == await at.ground.get("object")
+        # The first get found nothing of ours, the second put was refused, the second get found it.
+        assert (2, 2) == (at.faulty.counts["put"], at.faulty.counts["get"])
+
+    simulate(1, main)
+
+
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.HANG_AFTER])
 def test_create_in_doubt_but_taken(fault):
     """A create whose answer was lost is refused where another object is found."""

@@ -59,7 +59,8 @@ def latency(
 
 @bench.command()
 @click.option("--rate", type=float, default=100_000, show_default=True, help="Single appends/s.")
-@click.option("--batch-rate", type=float, default=1_000_000, show_default=True)
+@click.option("--batch-rate", type=float, default=1_100_000, show_default=True)
+@click.option("--plain-batch-rate", type=float, default=350_000, show_default=True)
 @click.option("--body", type=int, default=100, show_default=True)
 @click.option("--put-latency-ms", type=float, default=100, show_default=True)
 @click.option("--seconds", type=float, default=10, show_default=True)
@@ -68,6 +69,7 @@ def throughput(
     *,
     rate: float,
     batch_rate: float,
+    plain_batch_rate: float,
     body: int,
     put_latency_ms: float,
     seconds: float,
@@ -77,7 +79,9 @@ def throughput(
     result = {
         "append": run(lambda: throughput_bench.appends(rate, body, put_latency_ms, seconds)),
         "append_many": run(
-            lambda: throughput_bench.batches(batch_rate, body, put_latency_ms, seconds)
+            lambda: throughput_bench.batches(
+                {"numba": batch_rate, "hashlib": plain_batch_rate}, body, put_latency_ms, seconds
+            )
         ),
         "ingest": throughput_bench.ingest(1024, repeats=7),
     }

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,12 +25,14 @@ from cordwood.testing.faults import FaultyStore, Latency
 
 T = TypeVar("T")
 
+NUM_BODIES = 1_024
+
 TICK_S = 0.001
 """How often the generator wakes; it then issues every append that is due."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on uvloop where it is installed, with the collector told to leave start-up objects alone."""
+    """Run on uvloop where it is installed, with the collector told to leave old objects alone."""
     gc.collect()
     gc.freeze()
     thresholds = gc.get_threshold()
@@ -48,7 +51,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    return uvloop.new_event_loop  # type: ignore[no-any-return]
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def slow_log(put_latency_s: float, name: str = "bench") -> tuple[Log, MeteredStore]:
@@ -65,10 +69,12 @@ class Load:
     """What an open-loop run gave."""
 
     latencies_ms: npt.NDArray[np.float64]
-    """Completion minus *intended* send time, so that a stall is charged to every append it delays."""
+    """Completion minus *intended* send time: a stall is charged to every append it delays."""
     errors: int
     elapsed_s: float
     """From the first intended send to the last completion."""
+    acknowledged_per_s: float
+    """Between the first completion and the last."""
     cpu_cores: float
 
     def quantile(self, q: float) -> float:
@@ -110,7 +116,7 @@ async def offer(
                 errors += 1
                 left -= 1
             else:
-                future.add_done_callback(lambda f, i=sent: landed(i, f))
+                future.add_done_callback(partial(landed, sent))
             sent += 1
         await asyncio.sleep(TICK_S)
     if left:
@@ -118,9 +124,21 @@ async def offer(
     elapsed_s = loop.time() - start_s
     intended = start_s + np.arange(total) * step_s
     latencies = (done - intended) * 1_000
+    first_s, last_s = np.nanmin(done), np.nanmax(done)
+    acknowledged = int(np.count_nonzero(~np.isnan(done))) * per_issue
     return Load(
-        latencies[~np.isnan(latencies)], errors, elapsed_s, (cpu_seconds() - cpu_s) / elapsed_s
+        latencies_ms=latencies[~np.isnan(latencies)],
+        errors=errors,
+        elapsed_s=elapsed_s,
+        acknowledged_per_s=acknowledged / max(TICK_S, float(last_s - first_s)),
+        cpu_cores=(cpu_seconds() - cpu_s) / elapsed_s,
     )
+
+
+def random_bodies(body_bytes: int) -> list[bytes]:
+    """Bodies that do not compress, to be used in turn."""
+    chance = np.random.default_rng(1)
+    return [chance.bytes(body_bytes) for _ in range(NUM_BODIES)]
 
 
 def cpu_seconds() -> float:

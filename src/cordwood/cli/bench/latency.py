@@ -1,15 +1,15 @@
 """Append latency in an open loop, beside the table that wal3's authors published.
 
-Their setting: 10,000 appends a second for a minute, against a store whose every put takes 100 ms. The
-floor of any protocol with one serial manifest, at a put time of R, is U(0, R) + 2 R: an append waits
-for the next manifest to start, its fragment takes R, the manifest takes R.
+Their setting: 10,000 appends a second for a minute, against a store whose every put takes 100 ms.
+The floor of any protocol with one serial manifest, at a put time of R, is U(0, R) + 2 R: an append
+waits for the next manifest to start, its fragment takes R, the manifest takes R.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from cordwood.cli.bench.harness import Load, offer, slow_log
+from cordwood.cli.bench.harness import NUM_BODIES, Load, offer, random_bodies, slow_log
 
 PUBLISHED = {"p50_ms": 270.0, "p99_ms": 330.0, "max_ms": 360.0}
 """Of the older wal3: 10,000 appends/s, 60 s, 100 ms per put."""
@@ -21,11 +21,11 @@ async def latency(
     """One run; the figures as they are printed."""
     log, meter = slow_log(put_latency_ms / 1_000)
     await log.create()
-    body = bytes(body_bytes)
+    bodies = random_bodies(body_bytes)
     async with log.writer() as writer:
-        await writer.append(body)
+        await writer.append(bodies[0])
         meter.reset()
-        load = await offer(lambda _: writer.append(body), rate, seconds)
+        load = await offer(lambda i: writer.append(bodies[i % NUM_BODIES]), rate, seconds)
     puts = meter.snapshot().operations["put"]
     report = await log.scrub()
     return {

@@ -1,7 +1,7 @@
-"""Reading a log to Arrow, beside pyarrow reading the same files; and a deep scrub beside plain SHA3.
+"""Reading a log to Arrow beside pyarrow reading the same files; a deep scrub beside plain SHA3.
 
-The files lie in a directory in memory where there is one (`/dev/shm`), so that the disk is not what is
-measured. Figures are CPU time: on a shared machine wall time says more about the neighbours.
+The files lie in a directory in memory where there is one (`/dev/shm`), so that the disk is not what
+is measured. Figures are CPU time: on a shared machine wall time says more about the neighbours.
 """
 
 from __future__ import annotations

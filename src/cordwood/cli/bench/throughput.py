@@ -1,13 +1,14 @@
 """How much one process takes in: single appends, atomic batches, Arrow data.
 
-Single appends and batches are offered in an open loop against a store with a slow put; what counts is
-the rate that was acknowledged, and whether the latency stayed near that of a light load. Arrow data is
-compared with pyarrow writing the same Parquet file, by CPU time.
+Single appends and batches are offered in an open loop against a store with a slow put; what counts
+is the rate that was acknowledged, and whether the latency stayed near that of a light load. Arrow
+data is compared with pyarrow writing the same Parquet file, by CPU time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,13 +17,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood.base.setsum import Setsum
-from cordwood.cli.bench.harness import best, kernels, offer, slow_log, using_kernel
+from cordwood.cli.bench.harness import (
+    NUM_BODIES,
+    Load,
+    best,
+    kernels,
+    offer,
+    random_bodies,
+    slow_log,
+    using_kernel,
+)
 from cordwood.cli.bench.latency import quantiles
 from cordwood.log import flight as flights
 from cordwood.log import records
 from cordwood.log.batch import Batch
 from cordwood.log.options import Options
 from cordwood.log.recovery import Tail
+from cordwood.log.writer import Writer
 
 INGEST_BYTES = 8 * 2**20
 BATCH_RECORDS = 1_000
@@ -32,50 +43,54 @@ async def appends(
     rate: float, body_bytes: int, put_latency_ms: float, seconds: float
 ) -> dict[str, Any]:
     """Single appends at `rate`, beside a light load of the same kind."""
-    body = bytes(body_bytes)
+    bodies = random_bodies(body_bytes)
     results = {}
     for name, offered in (("light", 1_000.0), ("full", rate)):
         log, _ = slow_log(put_latency_ms / 1_000)
         await log.create()
         async with log.writer() as writer:
-            await writer.append(body)
-            load = await offer(lambda _, w=writer: w.append(body), offered, seconds)
-        results[name] = {
-            "offered_per_s": offered,
-            "acknowledged_per_s": round(len(load.latencies_ms) / load.elapsed_s),
-            "errors": load.errors,
-            "cpu_cores": round(load.cpu_cores, 3),
-            **quantiles(load),
-        }
+            await writer.append(bodies[0])
+            load = await offer(partial(_append, writer, bodies), offered, seconds)
+        results[name] = _figures(load, offered)
     full, light = results["full"], results["light"]
     return {**results, "p99_ratio": round(full["p99_ms"] / light["p99_ms"], 2), "reach": 1.5}
 
 
 async def batches(
-    rate: float, body_bytes: int, put_latency_ms: float, seconds: float
+    rates: dict[str, float], body_bytes: int, put_latency_ms: float, seconds: float
 ) -> dict[str, Any]:
     """`append_many`, a thousand records to a call, with each setsum kernel there is."""
     results: dict[str, Any] = {}
-    bodies = [bytes(body_bytes) for _ in range(BATCH_RECORDS)]
+    bodies = random_bodies(body_bytes)[:BATCH_RECORDS]
     for kernel in kernels():
         with using_kernel(kernel):
             log, _ = slow_log(put_latency_ms / 1_000)
             await log.create()
-            options = Options(queue_bytes=2**30)
-            async with log.writer(options=options) as writer:
+            async with log.writer(options=Options(queue_bytes=2**30)) as writer:
                 await writer.append_many(bodies)
-                load = await offer(
-                    lambda _, w=writer: w.append_many(bodies), rate, seconds, BATCH_RECORDS
-                )
-        results[kernel] = {
-            "offered_per_s": rate,
-            "acknowledged_per_s": round(len(load.latencies_ms) * BATCH_RECORDS / load.elapsed_s),
-            "errors": load.errors,
-            "cpu_cores": round(load.cpu_cores, 3),
-            "reach_per_s": 1_000_000 if kernel == "numba" else 300_000,
-            **quantiles(load),
-        }
+                issue = partial(_append_many, writer, bodies)
+                load = await offer(issue, rates[kernel], seconds, BATCH_RECORDS)
+        reach = 1_000_000 if kernel == "numba" else 300_000
+        results[kernel] = {**_figures(load, rates[kernel]), "reach_per_s": reach}
     return results
+
+
+def _append(writer: Writer, bodies: list[bytes], i: int) -> asyncio.Future[int]:
+    return writer.append(bodies[i % NUM_BODIES])
+
+
+def _append_many(writer: Writer, bodies: list[bytes], _: int) -> asyncio.Future[int]:
+    return writer.append_many(bodies)
+
+
+def _figures(load: Load, offered: float) -> dict[str, Any]:
+    return {
+        "offered_per_s": offered,
+        "acknowledged_per_s": round(load.acknowledged_per_s),
+        "errors": load.errors,
+        "cpu_cores": round(load.cpu_cores, 3),
+        **quantiles(load),
+    }
 
 
 def ingest(record_bytes: int, repeats: int) -> dict[str, Any]:
@@ -119,7 +134,7 @@ def ingest(record_bytes: int, repeats: int) -> dict[str, Any]:
             "ratio": round(peer_s / seconds, 3),
             "reach": reach[kernel],
         }
-    with mock.patch.object(Setsum, "of_fragment", lambda _: Setsum()):
+    with mock.patch.object(Setsum, "of_fragment", return_value=Setsum()):
         seconds = best(repeats, ours).cpu_s
     results["off"] = {
         "mb_per_s": _mb(seconds),

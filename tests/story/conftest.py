@@ -1,0 +1,146 @@
+"""What the stories share: a log in memory, a store with hooks, and ways to look into both."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import cordwood
+from cordwood.log import paths
+from cordwood.store.memory import MemoryStore
+
+
+class Hooked:
+    """A store that lets a test step between a call and the store, and remembers the calls."""
+
+    def __init__(self, inner, **hooks):
+        """`put=hook` makes every put `await hook(call, key, data, mode)`; so for the others."""
+        self.inner = inner
+        self.hooks = hooks
+        self.calls = []
+
+    async def _through(self, operation, *args):
+        self.calls.append((operation, args[0]))
+
+        async def call():
+            return await getattr(self.inner, operation)(*args)
+
+        hook = self.hooks.get(operation)
+        return await (hook(call, *args) if hook else call())
+
+    async def get(self, key):
+        """The whole object."""
+        return await self._through("get", key)
+
+    async def get_range(self, key, start, length):
+        """Part of the object."""
+        return await self._through("get_range", key, start, length)
+
+    async def head(self, key):
+        """Size, etag and time."""
+        return await self._through("head", key)
+
+    async def put(self, key, data, mode="overwrite"):
+        """Write the object."""
+        return await self._through("put", key, data, mode)
+
+    async def delete(self, keys):
+        """Delete these objects."""
+        return await self._through("delete", list(keys))
+
+    async def sync(self, keys):
+        """Make these durable."""
+        return await self._through("sync", list(keys))
+
+    async def list(self, prefix="", start_after=""):
+        """Objects in key order."""
+        self.calls.append(("list", prefix))
+        async for meta in self.inner.list(prefix, start_after):
+            yield meta
+
+
+class Bucket:
+    """What lies in a store, seen from outside the library."""
+
+    def __init__(self, memory, name="orders"):
+        """The objects under one log's name."""
+        self.memory = memory
+        self.name = name
+
+    async def keys(self):
+        """Paths inside the log, sorted."""
+        prefix = f"{self.name}/"
+        return [meta.key.removeprefix(prefix) async for meta in self.memory.list(prefix)]
+
+    async def get(self, path):
+        """An object's bytes."""
+        return (await self.memory.get(f"{self.name}/{path}")).data
+
+    async def put(self, path, data):
+        """Replace an object by hand."""
+        await self.memory.put(f"{self.name}/{path}", data)
+
+    async def delete(self, path):
+        """Delete an object by hand."""
+        await self.memory.delete([f"{self.name}/{path}"])
+
+    async def manifest(self):
+        """The manifest as plain JSON."""
+        return json.loads(await self.get(paths.MANIFEST))
+
+    async def slots(self):
+        """The numbers of the slots that are taken."""
+        found = [paths.fragment_seq_no(key) for key in await self.keys()]
+        return [number for number in found if number is not None]
+
+
+@pytest.fixture
+def memory():
+    """A store of the test's own."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def log(memory):
+    """A log that does not exist yet."""
+    return cordwood.Log(cordwood.Store.over(memory), "orders")
+
+
+@pytest.fixture
+def bucket(memory):
+    """The view from outside."""
+    return Bucket(memory)
+
+
+@pytest.fixture
+def bucket_of():
+    """The view from outside into any store."""
+    return Bucket
+
+
+@pytest.fixture
+def hooked():
+    """`hooked(store, put=…)`: a store with hooks."""
+    return Hooked
+
+
+@pytest.fixture
+def read():
+    """`await read(log, start, limits)`: every record, verified."""
+
+    async def read_all(log, start=None, limits=None):
+        async with log.reader() as reader:
+            return [record async for record in reader.read(start, limits or cordwood.Limits())]
+
+    return read_all
+
+
+@pytest.fixture
+def bodies(read):
+    """`await bodies(log)`: every record's body."""
+
+    async def read_bodies(log, start=None, limits=None):
+        return [record.body for record in await read(log, start, limits)]
+
+    return read_bodies
