@@ -165,6 +165,7 @@ async def test_the_kept_log_goes_on(kept):
 
 async def test_the_same_calls_make_the_same_log_today(kept):
     """Records, sums, slots and names are those of then; only the Parquet bytes may differ."""
+    # EVIDENCE-OF: G-20
     today = MemoryStore()
     await write_log(today)
     assert await read_all(kept) == await read_all(today)

@@ -180,4 +180,9 @@ async def test_a_log_is_a_value(log):
 
 async def test_the_path_of_the_4096th_slot_is_in_the_next_bucket():
     """Buckets of 4,096 slots, as wal3 has them."""
+    # EVIDENCE-OF: G-4
+    # EVIDENCE-OF: G-15, G-32
+    # EVIDENCE-OF: G-32
+    # EVIDENCE-OF: G-34
+    # EVIDENCE-OF: G-1
     assert "log/Bucket=0000000000001000/" in paths.fragment(4096)

@@ -99,6 +99,8 @@ async def test_a_damaged_orphan_is_passed_by(orphaned, log, bucket, bodies):
 
 async def test_no_manifest_is_not_recovered_silently(orphaned, log, bucket):
     """Slots without a manifest are not a log: nothing is guessed from them."""
+    # EVIDENCE-OF: G-17
+    # EVIDENCE-OF: G-13
     await bucket.put("manifest/MANIFEST", b"")
     with pytest.raises(CorruptionError):
         async with log.writer():

@@ -66,6 +66,8 @@ def test_all_openers_succeed_where_answers_are_lost(seed, bucket_of):
 @pytest.mark.parametrize("seed", range(3))
 def test_all_openers_append(seed, bodies):
     """Each opens, each appends one record, and each record is there once, where it was told."""
+    # EVIDENCE-OF: G-6
+    # EVIDENCE-OF: G-19
 
     async def main():
         memory = MemoryStore(clock=LoopClock())

@@ -143,6 +143,8 @@ async def test_a_fragment_of_the_log_that_had_the_name_before_is_void(named, buc
 
 async def test_two_chains_behind_one_tail_do_not_mix(named, memory, hooked, bucket, bodies):
     """Of two writers cut off at the same place only the one that took the first slot is adopted."""
+    # EVIDENCE-OF: G-17
+    # EVIDENCE-OF: G-13
 
     async def refuse(call, key, _data, mode):
         if isinstance(mode, Match):

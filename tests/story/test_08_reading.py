@@ -267,6 +267,7 @@ async def test_a_read_left_early_leaves_nothing_behind(written):
 
 async def test_an_empty_log_reads_as_nothing(log, bodies):
     """No records, no fragments, no error."""
+    # EVIDENCE-OF: G-14
     await log.create()
     assert [] == await bodies(log)
     assert [] == await bodies(log, 1)

@@ -186,6 +186,9 @@ async def test_flush_of_nothing_returns(log):
 
 async def test_closing_leaves_no_tasks(log):
     """A closed writer has nothing running."""
+    # EVIDENCE-OF: G-28
+    # EVIDENCE-OF: G-27
+    # EVIDENCE-OF: G-27
     before = asyncio.all_tasks()
     async with log.writer(create=True, options=Options(batch_bytes=1)) as writer:
         for n in range(30):

@@ -139,6 +139,9 @@ def test_two_writers_on_a_store_that_loses_answers(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_two_writers_on_a_store_without_latency(seed):
     """Where every request is answered at once, in any order of events, it is the same."""
+    # EVIDENCE-OF: G-2, G-6, G-18
+    # EVIDENCE-OF: G-7
+    # EVIDENCE-OF: G-2, G-3, G-4, G-6, G-8
 
     async def main():
         world = World(seed, Latency(0.0))

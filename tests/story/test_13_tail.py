@@ -178,6 +178,7 @@ async def test_a_tail_in_batches(log):
 
 async def test_a_tail_from_a_collected_offset_says_so(log, bucket):
     """It does not silently skip what is gone."""
+    # EVIDENCE-OF: G-14
     async with log.writer(create=True) as writer:
         await writer.append(b"gone")
         await writer.append(b"kept")

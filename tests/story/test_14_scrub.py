@@ -246,6 +246,9 @@ async def test_readers_meet_the_damage_too(whole, bucket, bodies):
 
 async def test_progress_is_told(whole):
     """Once per fragment, with what was found so far."""
+    # EVIDENCE-OF: G-20
+    # EVIDENCE-OF: G-22
+    # EVIDENCE-OF: G-22
     seen = []
     await whole.scrub(deep=True, progress=lambda report, manifest: seen.append(report.fragments))
     assert COUNT == len(seen)

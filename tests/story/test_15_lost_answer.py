@@ -106,10 +106,8 @@ def test_ours_appends_once(nth, fault, bodies):
         await log_over(memory).create()
         faulty = faulty_store(memory, zombie_delay=Latency(0.5))
         faulty.script("put", *[Fault.NONE] * nth, fault)
-        told = []
         async with log_over(retrying(faulty)).writer() as writer:
-            for n in range(4):
-                told.append(await writer.append(b"%d" % n))
+            told = [await writer.append(b"%d" % n) for n in range(4)]
         await faulty.drain()
         assert [1, 2, 3, 4] == told
         assert [b"0", b"1", b"2", b"3"] == await bodies(log_over(memory))
@@ -163,6 +161,8 @@ def test_a_writer_on_a_store_that_does_not_retry_finds_out_by_itself(nth, bodies
 
 def test_a_lost_answer_in_the_middle_of_a_chain(bodies):
     """Of several fragments in flight one loses its answer: nothing is written twice."""
+    # EVIDENCE-OF: G-2, G-4, G-18
+    # EVIDENCE-OF: G-2, G-18
 
     async def main():
         memory = MemoryStore(clock=LoopClock())

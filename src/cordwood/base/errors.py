@@ -130,14 +130,24 @@ class UncertainError(ConflictError):
 
     Attributes:
         write_id: the id the write carries; look for it before writing the same data again.
+        chain: for an append, the offset and the write id of its fragment, after those of the
+            fragments that it follows and that are as uncertain. `Log.find_write` reads it.
     """
 
     default_code = Code.UNCERTAIN
 
-    def __init__(self, message: str, *, write_id: str = "", **rest: Any) -> None:
-        """As CordwoodError, with the write id to look for."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        write_id: str = "",
+        chain: tuple[tuple[int, str], ...] = (),
+        **rest: Any,
+    ) -> None:
+        """As CordwoodError, with the write id to look for and where."""
         super().__init__(message, **rest)
         self.write_id = write_id
+        self.chain = chain
 
 
 class NotFoundError(CordwoodError, LookupError):

@@ -115,13 +115,15 @@ def judge(
     return fates
 
 
-def uncertain(flight: Flight, cause: BaseException | None) -> UncertainError:
-    """What the waiters of a fragment are told when nobody can know."""
+def uncertain(chain: Sequence[Flight], cause: BaseException | None) -> UncertainError:
+    """What the waiters of a chain's last fragment are told when nobody can know."""
+    flight = chain[-1]
     error = UncertainError(
         f"records [{flight.link.start}, {flight.link.limit}) in slot {flight.seq_no} may or may "
         f"not be in the log: {cause}",
         write_id=flight.link.id,
-        hint=f"look for write id {flight.link.id} before appending the same records again",
+        chain=tuple((f.link.start, f.link.id) for f in chain),
+        hint="ask log.find_write(error) before appending the same records again",
     )
     error.__cause__ = cause
     return error

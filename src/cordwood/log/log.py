@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError, UncertainError
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
@@ -26,6 +26,7 @@ from cordwood.log.format import (
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.reader import Reader
+from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.writer import Writer
 from cordwood.store.probe import verify_conditional_puts
@@ -187,6 +188,22 @@ class Log:
             protocol="cas",
             grace_s=manifest.grace_s,
         )
+
+    async def find_write(self, error: UncertainError) -> int | None:
+        """What became of an append that ended in UncertainError.
+
+        Adopts what a writer left behind, then looks. The answer is final.
+
+        Returns:
+            The offset of the first record of the fragment, if it is in the log; None if it is not
+            and never will be, so that its records may be appended again.
+
+        Raises:
+            UncertainError: nobody can know yet; the place is still empty, and the write may still
+                arrive. Append something else (that closes the place) and ask again. Or nobody can
+                know any more: the place has been collected.
+        """
+        return await find_write(self._objects, self._entropy, error)
 
     async def manifest(self) -> Manifest:
         """The manifest itself, for those who draw it. One GET."""

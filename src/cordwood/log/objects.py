@@ -19,6 +19,7 @@ from cordwood.base.errors import (
 )
 from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, Manifest, Node, NodePointer, decode, encode
+from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
 from cordwood.store.api import Match, Meta, ObjectStore
 
 NODES_AHEAD = 8
@@ -165,14 +166,15 @@ class LogObjects:
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
 
-    async def get_fragment_tail(self, fragment: Fragment, length: int) -> bytes:
-        """The last bytes of a fragment. One ranged GET."""
+    async def get_link(self, fragment: Fragment) -> Link | None:
+        """What a fragment says of itself; None if it is a foreign one. One ranged GET."""
+        start = max(0, fragment.num_bytes - FOOTER_PEEK_BYTES)
         key = self.key(fragment.path)
-        start = max(0, fragment.num_bytes - length)
         try:
-            return await self.store.get_range(key, start, fragment.num_bytes - start)
+            tail = await self.store.get_range(key, start, fragment.num_bytes - start)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
+        return read_footer_link(tail, fragment.path)
 
     async def sync(self, paths_seen: Iterable[str]) -> None:
         """Return once these objects, seen by reading, would survive a power cut."""

@@ -306,8 +306,7 @@ class Reader:
         return max(low, manifest.oldest_offset)
 
     async def _time_of(self, fragment: Fragment) -> int:
-        tail = await self._objects.get_fragment_tail(fragment, fragments.FOOTER_PEEK_BYTES)
-        link = fragments.read_footer_link(tail, fragment.path)
+        link = await self._objects.get_link(fragment)
         if link is not None:
             return link.at
         table = await self.fetch(fragment)

@@ -32,7 +32,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import ConflictError, CorruptionError
+from cordwood.base.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    UncertainError,
+)
 from cordwood.log import fragment as fragments
 from cordwood.log import tree
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
@@ -215,3 +220,40 @@ def next_tag(manifest: Manifest, tail: Tail, entropy: Entropy) -> WriterTag:
     tag = WriterTag.parse(manifest.writer)
     incarnation = tag.incarnation if tag else entropy.token()
     return WriterTag(incarnation, entropy.token(), tail.id, tail.at_us)
+
+
+async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainError) -> int | None:
+    """Where an append that ended in UncertainError is, or None if it never will be anywhere.
+
+    Offsets are given once: when the log has passed the place where a fragment of the chain would
+    begin, that one is there or never will be, and if it is not, nor will those that follow it.
+
+    Raises:
+        UncertainError: that cannot be known yet, or no more.
+    """
+    if not error.chain:
+        raise InvalidInputError("this error is not about an append", hint="read the log instead")
+    manifest = (await find_ground(objects, entropy, {})).manifest
+    for start, write_id in error.chain:
+        if start < manifest.oldest_offset:
+            raise _still_open(error, "the place where it would be has been collected", "")
+        if start >= manifest.next_offset:
+            raise _still_open(
+                error,
+                "the place where it would be is still open",
+                "append something else, which closes it, and ask again",
+            )
+        fragment = await objects.find(manifest, start)
+        link = None if fragment is None else await objects.get_link(fragment)
+        if link is None or (link.start, link.id) != (start, write_id):
+            return None
+    return error.chain[-1][0]
+
+
+def _still_open(error: UncertainError, why: str, hint: str) -> UncertainError:
+    return UncertainError(
+        f"write {error.write_id} may or may not be in the log: {why}",
+        write_id=error.write_id,
+        chain=error.chain,
+        hint=hint,
+    )

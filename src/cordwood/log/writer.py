@@ -140,7 +140,7 @@ class Writer:
         self._swap_s = 0.1
         """How long our swaps take, smoothed."""
         self._companion: Flight | None = None
-        """The fragment that went out with the last manifest."""
+        """The newest fragment when the last manifest went out: it lands about when that does."""
         self._linger_until_s = float("-inf")
         """Until then a manifest waits for the companion of the one before it."""
         self._folder = Folder(objects, self._spawn)
@@ -328,10 +328,9 @@ class Writer:
         if wait_s > self._clock.monotonic_s():
             self._arm_at(wait_s)
             return
-        self._companion = None
         if self._queue and self._may_launch() and self._options.throttle is None:
             self._start_flight()
-            self._companion = self._flights[-1]
+        self._companion = self._flights[-1]
         self._count_put()
         self._swapping = self._spawn(self._swap, landed)
 
@@ -520,11 +519,13 @@ class Writer:
         dead = [f for f, fate in judged if fate is Fate.DEAD and f.stage is not Stage.FAILED]
         self._queue.take_back([flight.batch for flight in dead])
         self._losses = self._losses + 1 if dead and not named else 0
+        doubtful: list[Flight] = []
         for flight, fate in judged:
             if fate is Fate.COMMITTED:
                 self._finish(flight.batch, flight.link.start)
             elif fate is Fate.UNCERTAIN:
-                self._finish(flight.batch, uncertain(flight, flight.error))
+                doubtful.append(flight)
+                self._finish(flight.batch, uncertain(doubtful, flight.error))
             elif flight.stage is Stage.FAILED and flight.error is not None:
                 self._finish(flight.batch, flight.error)
 
@@ -554,9 +555,11 @@ class Writer:
     def _give_up(self, error: BaseException) -> None:
         """The store cannot be asked: tell what is known, and look again on the next append."""
         is_dead = False
-        for flight in self._flights:
+        flights = list(self._flights)
+        for i, flight in enumerate(flights):
             is_dead = is_dead or flight.stage in {Stage.REFUSED, Stage.FAILED}
-            self._finish(flight.batch, not_written(error) if is_dead else uncertain(flight, error))
+            doubt = not_written(error) if is_dead else uncertain(flights[: i + 1], error)
+            self._finish(flight.batch, doubt)
         self._flights.clear()
         unwritten = self._queue.drain()
         if self._building is not None:

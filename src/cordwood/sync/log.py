@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import UncertainError
 from cordwood.log import log as async_log
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
@@ -91,6 +92,10 @@ class Log:
     def state(self) -> LogState:
         """Where the log stands."""
         return portal.current().run(self._log.state())
+
+    def find_write(self, error: UncertainError) -> int | None:
+        """What became of an append that ended in UncertainError."""
+        return portal.current().run(self._log.find_write(error))
 
     def manifest(self) -> Manifest:
         """The manifest itself."""

@@ -8,7 +8,8 @@ M2  no body is read twice;
 M3  a record whose append failed for certain is never read;
 M4  what a read returned, every later read returns again (the log only grows);
 M5  records of one writer keep the order of its calls, and an atomic batch is read whole;
-M6  at the end the log opens, a scrub finds nothing, and every fragment read was verified.
+M6  once something else has been appended, what was uncertain can be found out, and is so;
+M7  at the end the log opens, a scrub finds nothing, and every fragment read was verified.
 
 Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills and
 pauses.
@@ -52,6 +53,7 @@ class Model:
     refused: set[bytes] = field(default_factory=set)
     appended: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """Each body, with its writer and its place in that writer's calls."""
+    uncertain: list[tuple[UncertainError, list[bytes]]] = field(default_factory=list)
     groups: list[list[bytes]] = field(default_factory=list)
     seen: list[bytes] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
@@ -279,8 +281,9 @@ class LogSimulation:
     async def _answer(self, future: asyncio.Future[int], bodies: list[bytes], name: str) -> None:
         try:
             offset = await future
-        except UncertainError:
+        except UncertainError as error:
             self.model.note(f"{name} uncertain {bodies[0]!r}")
+            self.model.uncertain.append((error, bodies))
         except StoreError as error:
             self.model.note(f"{name} failed {bodies[0]!r}: {error.code}")
             self.model.refused.update(bodies)
@@ -316,10 +319,14 @@ class LogSimulation:
         await self._read_all(deadline_s=600.0)
         if len(self.model.seen) < len(self.model.acknowledged):
             raise ModelBrokenError("M1: fewer records than were acknowledged")
-        # A scrub decodes in threads; the loop allows none, so the check is the reader's own.
+        seen = set(self.model.seen)
+        for error, bodies in self.model.uncertain:
+            if (await log.find_write(error) is not None) != (seen >= set(bodies)):
+                raise ModelBrokenError(f"M6: {bodies[0]!r}: {error} is not where it was found")
+        # A deep scrub decodes in threads, which the loop refuses; the reads above verified it all.
         report = await log.scrub(deep=False)
         if not report.ok or report.records != len(self.model.seen):
-            raise ModelBrokenError(f"M6: scrub: {[str(e) for e in report.errors]} {report.records}")
+            raise ModelBrokenError(f"M7: scrub: {[str(e) for e in report.errors]} {report.records}")
         loop = asyncio.get_running_loop()
         if complaints := getattr(loop, "complaints", []):
             raise ModelBrokenError(f"unseen exceptions: {complaints[:3]}")

@@ -1,21 +1,17 @@
-"""The vector kernel agrees with hashlib bit for bit, and is done without where it cannot be had."""
+"""The vector kernel agrees with hashlib bit for bit, with or without its cache."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
-import pathlib
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 
-from cordwood.base import setsum
-from cordwood.base.errors import InvalidInputError, StateError
-from cordwood.base.setsum import PRIMES, Setsum, hash_items
+from cordwood.base import kernels
+from cordwood.base.items import hash_items
+from cordwood.base.setsum import PRIMES, Setsum
 
 requires_numba = pytest.mark.skipif(
     importlib.util.find_spec("numba") is None, reason="needs cordwood[fast]"
@@ -23,12 +19,12 @@ requires_numba = pytest.mark.skipif(
 
 LONG_INPUT = """
 import numpy as np
-from cordwood.base import setsum
+from cordwood.base import items, kernels
 numbers = np.arange(100, dtype=np.uint64)
 places = np.arange(101) * 300
 content = (np.arange(30_000) % 251).astype(np.uint8)
 def digest():
-    return setsum.hash_items(numbers, numbers, content, places).hexdigest()
+    return items.hash_items(numbers, numbers, content, places)
 """
 
 
@@ -55,30 +51,13 @@ def reference(offsets, timestamps, content, places):
     return tuple(columns)
 
 
-def run_python(code, **environment):
-    """What the code prints in a fresh interpreter; any output on stderr is a failure."""
-    package = pathlib.Path(setsum.__file__).parents[2]
-    path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    inherited = {key: text for key, text in os.environ.items() if key != "CORDWOOD_KERNEL"}
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**inherited, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    silence = ""
-    assert silence == run.stderr
-    return run.stdout.split()
-
-
 @pytest.fixture
 def vector():
     """The compiled kernel."""
     pytest.importorskip("numba")
-    before = setsum.use_kernel("numba")
-    yield setsum._KERNELS.load()
-    setsum.use_kernel(before)
+    before = kernels.use_kernel("numba")
+    yield kernels._KERNELS.load()
+    kernels.use_kernel(before)
 
 
 class TestAgreement:
@@ -124,11 +103,12 @@ class TestAgreement:
         expected = reference(offsets, timestamps, content, places)
         shifted = np.concatenate((np.zeros(77, np.uint8), content, np.zeros(99, np.uint8)))
         for width in (np.int32, np.int64):
-            assert (
-                expected == hash_items(offsets, timestamps, content, places.astype(width)).columns
-            )
-            moved = (places + 77).astype(width)
-            assert expected == hash_items(offsets, timestamps, shifted, moved).columns
+            narrow, moved = places.astype(width), (places + 77).astype(width)
+            for columns in (
+                hash_items(offsets, timestamps, content, narrow),
+                hash_items(offsets, timestamps, shifted, moved),
+            ):
+                assert expected == Setsum.of_columns(columns).columns
 
     def test_read_only_inputs(self, vector):
         """Arrays that may not be written to are read all the same."""
@@ -158,7 +138,7 @@ class TestAgreement:
 
     @requires_numba
     @pytest.mark.parametrize("lanes", [4, 8])
-    def test_both_widths(self, lanes, tmp_path):
+    def test_both_widths(self, lanes, tmp_path, run_python):
         """Four and eight lanes give the same sum, whichever the processor prefers."""
         code = (
             "from llvmlite import binding\n"
@@ -167,8 +147,8 @@ class TestAgreement:
             "from cordwood.base import keccak\n"
             "binding.get_host_cpu_features = ask\n"
             f"{LONG_INPUT}\n"
-            "setsum.use_kernel('hashlib')\nfirst = digest()\n"
-            "setsum.use_kernel('numba')\nsecond = digest()\n"
+            "kernels.use_kernel('hashlib')\nfirst = digest()\n"
+            "kernels.use_kernel('numba')\nsecond = digest()\n"
             "print(keccak.LANES, first == second)\n"
         )
         expected = [str(lanes), "True"]
@@ -176,52 +156,7 @@ class TestAgreement:
 
 
 class TestLoading:
-    """When and whether the vector kernel is loaded."""
-
-    def test_without_numba(self):
-        """Where numba is missing hashlib does the work, silently, and asking for numba fails."""
-        code = (
-            "import sys\nsys.modules['numba'] = sys.modules['llvmlite'] = None\n"
-            f"{LONG_INPUT}\n"
-            "setsum._LOAD_BLOCKS = 1\n"
-            "first = digest()\n"
-            "try:\n    setsum.use_kernel('numba')\n"
-            "except setsum.StateError as error:\n    failure = error\n"
-            "print(setsum.kernel_name(), first == digest(), failure.code, failure.hint)\n"
-        )
-        expected = ["hashlib", "True", "state", "install", "cordwood[fast]"]
-        assert expected == run_python(code)
-
-    def test_hashlib_by_environment(self):
-        """CORDWOOD_KERNEL=hashlib keeps numba out of the process."""
-        code = (
-            f"import sys\n{LONG_INPUT}\n"
-            "setsum._LOAD_BLOCKS = 1\ndigest()\n"
-            "print(setsum.kernel_name(), 'numba' in sys.modules)\n"
-        )
-        expected = ["hashlib", "False"]
-        assert expected == run_python(code, CORDWOOD_KERNEL="hashlib")
-
-    def test_numba_by_environment(self):
-        """CORDWOOD_KERNEL=numba is a demand: without numba nothing is hashed."""
-        code = (
-            "import sys\nsys.modules['numba'] = None\n"
-            f"{LONG_INPUT}\n"
-            "try:\n    digest()\n"
-            "except setsum.StateError as error:\n    print(error.code)\n"
-        )
-        expected = ["state"]
-        assert expected == run_python(code, CORDWOOD_KERNEL="numba")
-
-    def test_nonsense_by_environment(self):
-        """An unknown kernel in the environment is refused when something is to be hashed."""
-        code = (
-            f"{LONG_INPUT}\n"
-            "try:\n    digest()\n"
-            "except setsum.InvalidInputError as error:\n    print('quick' in str(error))\n"
-        )
-        expected = ["True"]
-        assert expected == run_python(code, CORDWOOD_KERNEL="quick")
+    """The kernel is compiled, or fetched from the cache, and checked before it is trusted."""
 
     def test_without_a_cache_directory(self, monkeypatch):
         """Where nothing can be cached the kernel is compiled in memory."""
@@ -238,9 +173,9 @@ class TestLoading:
         assert reference(*made) == Setsum.of_columns(keccak.load()(*made)).columns
 
     @requires_numba
-    def test_with_a_cache_that_cannot_be_read(self, tmp_path):
+    def test_with_a_cache_that_cannot_be_read(self, tmp_path, run_python):
         """A damaged cache is passed over, silently."""
-        code = f"{LONG_INPUT}\nprint(setsum.kernel_name(), digest())\n"
+        code = f"{LONG_INPUT}\nprint(kernels.kernel_name(), digest())\n"
         expected = run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
         damaged = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert damaged
@@ -248,53 +183,8 @@ class TestLoading:
             path.write_bytes(b"damaged")
         assert expected == run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
 
-    def test_a_kernel_that_fails_to_load(self, monkeypatch):
-        """Whatever goes wrong while loading, hashlib is used, and loading is not tried again."""
-        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
-        attempts = []
-
-        def load():
-            attempts.append(1)
-            raise OSError("no")
-
-        monkeypatch.setattr(keccak, "load", load)
-        kernels = setsum._Kernels("auto")
-        for _ in range(3):
-            assert setsum._sum_with_hashlib is kernels.pick(100, 2**40)
-        with pytest.raises(StateError, match="cannot be loaded: no"):
-            kernels.choose("numba")
-        once = [1]
-        assert once == attempts
-
     def test_a_kernel_that_computes_nonsense(self):
         """The kernel is compared with hashlib before it is used."""
         keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
         with pytest.raises(RuntimeError, match="does not agree with hashlib"):
             keccak._check(lambda *_: [1, 2, 3, 4, 5, 6, 7, 8])
-
-    def test_it_is_loaded_when_it_pays(self, monkeypatch):
-        """Small inputs use hashlib until they amount to what loading costs."""
-        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
-        made = object()
-        monkeypatch.setattr(keccak, "load", lambda: made)
-        kernels = setsum._Kernels("auto")
-        half = setsum._LOAD_BLOCKS // 2
-        assert setsum._sum_with_hashlib is kernels.pick(10, half)
-        assert made is kernels.pick(10, half)
-        assert made is kernels.pick(2, 2)
-        assert setsum._sum_with_hashlib is kernels.pick(1, 2**40)
-
-    def test_hashing_goes_on_while_another_thread_loads(self):
-        """Nobody waits for a kernel that is being loaded elsewhere."""
-        kernels = setsum._Kernels("auto")
-        with kernels._loading:
-            assert setsum._sum_with_hashlib is kernels.pick(100, 2**40)
-
-    def test_use_kernel(self):
-        """The choice made before is returned, and an unknown one changes nothing."""
-        before = setsum.use_kernel("hashlib")
-        chosen = "hashlib"
-        assert chosen == setsum.kernel_name()
-        with pytest.raises(InvalidInputError, match="quick"):
-            setsum.use_kernel("quick")
-        assert chosen == setsum.use_kernel(before)

@@ -265,6 +265,8 @@ def test_extra_columns_do_not_leak_between_batches():
 
 def test_blocks_with_and_without_columns_share_a_batch():
     """The plain one gets nulls."""
+    # EVIDENCE-OF: G-25
+    # EVIDENCE-OF: G-12
     batch = Batch()
     add_block(batch, b"a")
     batch.add_block(content_of_rows([b"b"], streams=["s"], num_bytes=2), Told())

@@ -196,6 +196,7 @@ def test_what_was_not_written_says_why():
 
 def test_our_own_bug_is_not_hidden():
     """An unexpected error reaches the waiters as the cause."""
+    # EVIDENCE-OF: G-15, G-16
     cause = InternalError("bug")
     assert cause is not_written(cause).__cause__
     other = KeyError("x")

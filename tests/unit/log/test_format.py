@@ -870,6 +870,13 @@ def test_another_programs_text_is_no_tag(text):
 
 def test_decoding_does_not_change_what_it_was_given():
     """Documents are values."""
+    # EVIDENCE-OF: G-21, LOG-7
+    # EVIDENCE-OF: G-24, LOG-6
+    # EVIDENCE-OF: G-23
+    # EVIDENCE-OF: G-23, LOG-9
+    # EVIDENCE-OF: LOG-8
+    # EVIDENCE-OF: G-21
+    # EVIDENCE-OF: G-21, LOG-1, LOG-2, LOG-3, LOG-4, LOG-5, LOG-6, LOG-7
     doc = manifest_doc()
     kept = copy.deepcopy(doc)
     assert decode(doc) == decode(doc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import suppress
 
@@ -116,6 +117,25 @@ def test_any_bodies_come_back(bodies, start, stamp, compression):
     inspected, found = fragments.inspect(data, "slot")
     assert table.to_pydict() == inspected.to_pydict()
     assert link == msgspec.structs.replace(found, xxh3=link.xxh3)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        content_of_bodies([hashlib.sha3_256(b"%d" % n).digest()[:3] for n in range(20_000)]),
+        content_of_bodies([b""] * 50_000),
+        content_of_bodies([hashlib.shake_256(b"%d" % n).digest(100_000) for n in range(20)]),
+        content_of_rows([b""] * 5_000, headers=[{"": b"", "a": b""}] * 5_000, num_bytes=0),
+        content_of_rows([b""] * 5_000, streams=["s", None] * 2_500, num_bytes=0),
+    ],
+    ids=["tiny bodies", "no bodies", "noise", "empty headers", "streams"],
+)
+def test_data_that_does_not_compress_comes_back(content, compression):
+    """The room for a file is enough for every shape of records, whatever the compression."""
+    pointer, data = make(content, compression=compression)
+    read = fragments.decode(data, pointer)
+    assert content.body.to_pylist() == read.column("body").to_pylist()
 
 
 def test_a_pointer_says_what_the_link_says():
@@ -519,5 +539,7 @@ def test_relative_offsets_that_do_not_count_from_zero_are_damage():
 
 def test_a_relative_fragment_in_a_slot_is_never_adopted():
     """It does not say where it belongs."""
+    # EVIDENCE-OF: G-20
+    # EVIDENCE-OF: G-20
     data = parquet(relative_table())
     assert fragments.foreign_pointer(fragments.inspect(data, "slot")[0], 1, len(data)) is None

@@ -141,7 +141,9 @@ def test_a_batch_fits_into_a_fragment():
     assert product_limits.RECORD_BYTES_MAX < product_limits.BATCH_BYTES_MAX
 
 
-@pytest.mark.parametrize("name", ["a" * 513, "", "..", "a//b", "a b", 7, None], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["a" * 513, "a" * 201, ".cordwood-x", "", "..", "a//b", "a b", 7, None], ids=repr
+)
 def test_a_name_that_cannot_name_a_log_is_refused(name):
     """Without any I/O, when the log is named."""
     with pytest.raises(InvalidInputError):

@@ -414,4 +414,6 @@ def test_a_record_is_a_value():
 
 def test_a_content_knows_its_length():
     """Its length is its number of records."""
+    # EVIDENCE-OF: G-26
+    # EVIDENCE-OF: G-26
     assert 2 == len(Content(pa.array([b"a", b"b"]), {}, 2))

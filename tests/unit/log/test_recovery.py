@@ -513,6 +513,7 @@ async def test_a_slot_that_cannot_be_read_stops_everything(ground):
 
 async def test_a_link_is_read_back_as_it_was_written(ground):
     """What recovery decides by is what the writer put."""
+    # EVIDENCE-OF: G-13, G-17
     flight, data = ground.fragment_behind(ground.tail)
     _, link = fragments.inspect(data, "slot")
     assert (flight.link.prev_id, flight.link.start) == (link.prev_id, link.start)
