@@ -88,6 +88,7 @@ def work_together(root):
 
 def test_sixteen_processes(tmp_path):
     """Sixteen processes swap without a lost update, and each created key has one winner."""
+    # EVIDENCE-OF: G-29
     store = DirectoryStore(str(tmp_path))
     asyncio.run(store.put("shared/counter", b"0", "create"))
     winners = work_together(tmp_path)
@@ -137,6 +138,7 @@ def in_child(call):
 
 def test_directory_after_fork(tmp_path):
     """A directory store that was used before a fork works in the child and in the parent."""
+    # EVIDENCE-OF: G-31
     store = Store(tmp_path)
     etag = asyncio.run(store.put("object", b"parent", "create"))
 

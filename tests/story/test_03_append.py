@@ -83,6 +83,18 @@ async def test_state_follows(log, bucket):
     assert Setsum() == state.collected
 
 
+async def test_state_shows_cursors_and_ignores_what_is_none(log, bucket):
+    """Objects that do not belong to the log do not disturb it."""
+    await log.create()
+    cursor = b'{"position":{"offset":42},"epoch_us":12345,"writer":"test-writer"}'
+    await bucket.put("cursor/compaction.json", cursor)
+    await bucket.put("cursor/notes.txt", b"not a cursor")
+    await bucket.put("cursor/old/compaction.json", b"not a cursor")
+    await bucket.put("README", b"not part of the log")
+    assert {"compaction": 42} == (await log.state()).cursors
+    assert (await log.scrub(deep=True)).ok
+
+
 async def test_every_manifest_is_another(log, bucket):
     """No two manifests have the same bytes, so that no etag can repeat."""
     texts = []

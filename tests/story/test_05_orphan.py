@@ -36,11 +36,12 @@ async def test_readers_do_not_see_an_orphan(orphaned, log, bucket, bodies):
     assert (await log.scrub(deep=True)).ok
 
 
-async def test_the_error_said_what_to_look_for(orphaned, bucket):
-    """The write id in the error is the one in the orphan's footer."""
+async def test_the_error_said_what_to_look_for(orphaned, log, bucket):
+    """The write id in the error is the one in the orphan's footer; asking for it finds it."""
     data = await bucket.get(paths.fragment(2))
     assert orphaned.write_id.encode() in data
-    assert orphaned.write_id in orphaned.hint
+    assert "find_write" in orphaned.hint
+    assert 2 == await log.find_write(orphaned)
 
 
 async def test_the_next_opener_adopts_it(orphaned, log, bucket, bodies):

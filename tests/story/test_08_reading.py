@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 import cordwood
@@ -110,6 +111,60 @@ async def test_a_start_that_was_collected_is_an_error(written, offsets, bucket):
     assert list(range(first.start, LAST + 1)) == await offsets(written, first.start)
     assert list(range(first.start, LAST + 1)) == await offsets(written)
     assert first.start == (await written.state()).oldest_offset
+
+
+async def unlink_below(log, bucket, offset):
+    """What a collector does first: the manifest forgets every fragment below the offset."""
+    manifest = await log.manifest()
+    async with log.reader() as reader:
+        found = await reader.scan()
+    gone = [f for f in found if f.limit <= offset]
+    kept = found[len(gone) :]
+    document = await bucket.manifest()
+    document |= {
+        "collected": Setsum.sum(
+            [manifest.collected_hex, *(f.setsum_hex for f in gone)]
+        ).hexdigest(),
+        "snapshots": [],
+        "fragments": [json.loads(msgspec.json.encode(f)) for f in kept],
+        "initial_offset": {"offset": kept[0].start},
+        "initial_seq_no": kept[0].seq_no,
+    }
+    await bucket.put(paths.MANIFEST, json.dumps(document).encode())
+    return gone
+
+
+async def test_a_read_overtaken_by_a_collector_says_so(written, bucket):
+    """Fragments deleted while it runs are collected, not damaged."""
+    seen = []
+    with pytest.raises(CollectedError, match="51"):
+        async with written.reader() as reader:
+            async for record in reader.read():
+                if not seen:
+                    for fragment in await unlink_below(written, bucket, 51):
+                        await bucket.delete(fragment.path)
+                seen.append(record.offset)
+    assert list(range(1, len(seen) + 1)) == seen
+    assert len(seen) < 51
+
+
+async def test_a_read_overtaken_at_a_node_says_so(written, bucket, memory, hooked):
+    """The same where the first thing missing is a node of the tree."""
+    before = [key for key in await bucket.keys() if key.startswith("snapshot/")]
+    unlinked = []
+
+    async def collect_first(call, key):
+        if "snapshot/" in key and not unlinked:
+            unlinked.append(key)
+            await unlink_below(written, bucket, 91)
+            for node in before:
+                await bucket.delete(node)
+        return await call()
+
+    store = hooked(memory, get=collect_first)
+    late = cordwood.Log(cordwood.Store.over(store), "orders")
+    with pytest.raises(CollectedError, match="91"):
+        _ = [record async for record in late.reader().read(1)]
 
 
 # Limits.

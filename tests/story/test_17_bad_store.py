@@ -362,6 +362,23 @@ async def test_a_store_that_denies_says_so(memory, hooked, log):
         assert Code.STORE_DENIED == caught.value.code
 
 
+@pytest.mark.parametrize("what", ["MANIFEST", "SNAPSHOT", "FragmentSeqNo=0000000000000003"])
+async def test_a_scrub_does_not_take_a_failing_store_for_damage(memory, hooked, log, what):
+    """An object that could not be read is not a damaged object: the scrub ends with StoreError."""
+    async with log.writer(create=True) as writer:
+        for n in range(12):
+            await writer.append(b"%d" % n)
+
+    async def fail(call, key):
+        if what in key:
+            raise StoreError(f"{key}: input/output error", operation="get", key=key)
+        return await call()
+
+    failing = cordwood.Log(cordwood.Store.over(hooked(memory, get=fail)), "orders")
+    with pytest.raises(StoreError, match="input/output"):
+        await failing.scrub(deep=True)
+
+
 async def test_our_own_bug_leaves_nobody_waiting(memory, hooked, log):
     """An exception that no store should raise closes the writer; every waiter hears of it."""
     # EVIDENCE-OF: G-15

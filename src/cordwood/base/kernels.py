@@ -13,15 +13,16 @@ and compiles, up to two seconds. So in "auto", the default, a process starts wit
 
 Invariants:
 
-1. In "auto" nobody ever waits for the vector kernel: it is loaded in a daemon thread, started at
-   most once, and used from the next call after it is ready. If it cannot be had, hashlib stays,
+1. In "auto" no hashing ever waits for the vector kernel: it is loaded in a daemon thread, started
+   at most once, and used from the next call after it is ready. If it cannot be had, hashlib stays,
    silently. `kernel_name` and `use_kernel("numba")` do wait.
-2. A forked child never waits for a thread of its parent. If one was loading at that moment it held
-   import locks and numba's locks, which nobody releases in the child: there, and only there, the
-   vector kernel cannot be had any more. If loading had ended, the child has the kernel too.
-3. At exit the process waits for a load that is under way, at most `_EXIT_WAIT_S`: LLVM must not be
-   compiling in one thread while another takes the process down. Nothing is loaded in the background
-   after that.
+2. A forked child never waits for a thread of its parent. A thread that loads holds import locks and
+   locks of LLVM, and leaves its modules half made: a child forked in that state may hang or abort
+   when it imports or exits. So `os.fork` itself waits, in the parent, until a load under way has
+   ended, and the child has the kernel too. After `_WAIT_S` the fork goes on all the same, and the
+   child stays with hashlib and away from numba.
+3. An exiting process waits for a load under way just as long: LLVM must not be compiling in one
+   thread while another takes the process down. After that nothing is loaded in the background.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _BLOCK_BYTES = 136
 _LOAD_BLOCKS = 2**19
 """The vector kernel is loaded when a process has so much to hash: about what loading costs."""
 
-_EXIT_WAIT_S = 10.0
-"""How long an exiting process waits for a load that is under way."""
+_WAIT_S = 10.0
+"""How long a fork, or the exit of the process, waits at most for a load that is under way."""
 
 _VECTOR_RECORDS_MIN = 2
 """A single record fills one lane of the vector kernel: hashlib is as fast."""
@@ -120,6 +121,8 @@ class _Kernels:
         self._ending = False  # the interpreter is about to shut down
         self._loading = threading.Lock()  # held while the vector kernel is loaded
         self._ticket = threading.Lock()  # taken, for good, by the one who starts the thread
+        self._forking = 0  # the thread that forks and therefore holds `_loading`
+        self._watches_forks = False
 
     def choose(self, name: str) -> str:
         if _known(name) == "numba":
@@ -145,23 +148,16 @@ class _Kernels:
                 self._start_loading()
         return self._vector or _sum_with_hashlib
 
-    def forked(self) -> None:
-        """In a forked child: leave the parent's threads and locks behind."""
-        if self._loading.locked() and self._vector is None and self._failure is None:
-            self._failure = RuntimeError("the process was forked while it was being loaded")
-            self._hint = "call kernel_name() before forking"
-        self._loading = threading.Lock()
-        self._ticket = threading.Lock()
-
     def end(self) -> None:
         """At exit: let a load that is under way come to its end, and start no other."""
         self._ending = True
         with contextlib.suppress(KeyboardInterrupt):
-            if self._loading.acquire(timeout=_EXIT_WAIT_S):
+            if self._loading.acquire(timeout=_WAIT_S):
                 self._loading.release()
 
     def _start_loading(self) -> None:
         if self._ticket.acquire(blocking=False):
+            self._watch_forks()
             thread = threading.Thread(
                 target=self._load_vector,
                 kwargs={"in_background": True},
@@ -172,6 +168,7 @@ class _Kernels:
                 thread.start()
 
     def _load_vector(self, *, in_background: bool = False) -> Kernel | None:
+        self._watch_forks()
         with self._loading:
             if self._vector is None and self._failure is None:
                 try:
@@ -189,6 +186,35 @@ class _Kernels:
             message = f"the vector kernel cannot be loaded: {self._failure}"
             raise StateError(message, hint=self._hint) from self._failure
         return vector
+
+    def _watch_forks(self) -> None:
+        # Only now, because what is registered last is called first: a fork must not take the locks
+        # of other modules, such as that of logging, before it waits for a thread that needs them.
+        if not self._watches_forks and hasattr(os, "register_at_fork"):
+            self._watches_forks = True
+            os.register_at_fork(
+                before=self._before_fork,
+                after_in_parent=self._after_fork_in_parent,
+                after_in_child=self._after_fork_in_child,
+            )
+
+    def _before_fork(self) -> None:
+        if self._loading.acquire(timeout=_WAIT_S):
+            self._forking = threading.get_ident()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._forking == threading.get_ident():
+            self._forking = 0
+            self._loading.release()
+
+    def _after_fork_in_child(self) -> None:
+        left_loading = self._loading.locked() and self._forking != threading.get_ident()
+        if left_loading and self._vector is None and self._failure is None:
+            self._failure = RuntimeError("the process was forked while it was being loaded")
+            self._hint = "call kernel_name() before forking"
+        self._forking = 0
+        self._loading = threading.Lock()
+        self._ticket = threading.Lock()
 
 
 def _known(name: str) -> str:
@@ -278,5 +304,3 @@ def binary_array(content: Bytes, places: npt.NDArray[Any]) -> pa.Array:
 
 _KERNELS = _Kernels(os.environ.get("CORDWOOD_KERNEL") or "auto")
 atexit.register(_KERNELS.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_KERNELS.forked)

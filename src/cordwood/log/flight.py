@@ -123,7 +123,8 @@ def uncertain(chain: Sequence[Flight], cause: BaseException | None) -> Uncertain
         f"not be in the log: {cause}",
         write_id=flight.link.id,
         chain=tuple((f.link.start, f.link.id) for f in chain),
-        hint="ask log.find_write(error) before appending the same records again",
+        hint=f"ask log.find_write(error) what became of write id {flight.link.id} "
+        "before appending the same records again",
     )
     error.__cause__ = cause
     return error

@@ -29,6 +29,7 @@ from cordwood.log.reader import Reader
 from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.writer import Writer
+from cordwood.store.api import check_key
 from cordwood.store.probe import verify_conditional_puts
 from cordwood.store.url import Store
 
@@ -82,6 +83,7 @@ class Log:
                 f"{name!r} cannot name a log",
                 hint="use letters, digits and . _ = + @ -, with / between segments",
             )
+        check_key(name)
         if len(name) > LOG_NAME_BYTES_MAX:
             raise InvalidInputError(f"a log's name has at most {LOG_NAME_BYTES_MAX} characters")
         self.store = Store(store) if isinstance(store, str) else store

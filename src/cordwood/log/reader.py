@@ -226,9 +226,9 @@ class Reader:
                 raise collected(self._objects.name, begin, manifest)
         end = manifest.next_offset
         if limits.start_time_us is not None:
-            begin = max(begin, await self.offset_at(limits.start_time_us, manifest))
+            begin = max(begin, await self._offset_at(limits.start_time_us, manifest))
         if limits.limit_time_us is not None:
-            end = min(end, await self.offset_at(limits.limit_time_us, manifest))
+            end = min(end, await self._offset_at(limits.limit_time_us, manifest))
         if limits.limit_offset is not None:
             end = min(end, limits.limit_offset)
         if limits.max_records is not None:
@@ -286,14 +286,16 @@ class Reader:
 
     # Time.
 
-    async def offset_at(self, time_us: int, manifest: Manifest | None = None) -> int:
+    async def offset_at(self, time_us: int) -> int:
         """The first offset stamped at `time_us` or later; the next offset if there is none.
 
         Timestamps never go back along a log that Cordwood wrote, so this is a bisection: a ranged
         GET per step. In a log written by others it finds one such place, not always the first.
         """
-        if manifest is None:
-            manifest, _ = await self._objects.load()
+        manifest, _ = await self._objects.load()
+        return await self._offset_at(time_us, manifest)
+
+    async def _offset_at(self, time_us: int, manifest: Manifest) -> int:
         low, high = manifest.oldest_offset, manifest.next_offset
         while low < high:
             fragment = await self._objects.find(manifest, (low + high) // 2)

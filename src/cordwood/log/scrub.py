@@ -139,6 +139,14 @@ async def _fragments(
             report.add(error, objects.key(pointer.path))
             continue
         report.nodes += 1
+        if node.pointer() != pointer:
+            report.errors.append(
+                Fault(
+                    Code.CORRUPT,
+                    objects.key(pointer.path),
+                    f"node {pointer.path} is {node.pointer()}, its parent says {pointer}",
+                )
+            )
         async with aclosing(_fragments(objects, node.children, report)) as below:
             async for fragment in below:
                 yield fragment

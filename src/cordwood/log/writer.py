@@ -61,6 +61,7 @@ from cordwood.log.format import COLUMNS, Manifest
 from cordwood.log.intents import TurnKeeper, ask_turn
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
+from cordwood.log.pace import Pace
 from cordwood.log.records import (
     Content,
     Headers,
@@ -133,8 +134,7 @@ class Writer:
         self._building: Batch | None = None
         """The batch that a thread is making a fragment of."""
         self._window = options.in_flight
-        self._launched_s = float("-inf")
-        self._next_put_s = float("-inf")
+        self._pace = Pace(options.batch_interval_s, options.throttle)
 
         self._swapping: asyncio.Task[None] | None = None
         self._swap_s = 0.1
@@ -305,7 +305,7 @@ class Writer:
                 self._start_settling()
                 return
             is_due = self._queue.has_full or self._is_quiet()
-            due_s = max(self._next_put_s, 0.0 if is_due else self._launch_due_s())
+            due_s = self._pace.next_put_s if is_due else self._pace.next_part_s
             if due_s > self._clock.monotonic_s():
                 self._arm_at(due_s)
                 return
@@ -324,14 +324,14 @@ class Writer:
             return
         companion = self._companion
         is_awaited = companion is not None and companion.stage is Stage.FLYING
-        wait_s = max(self._next_put_s, self._linger_until_s if is_awaited else 0.0)
+        wait_s = max(self._pace.next_put_s, self._linger_until_s if is_awaited else 0.0)
         if wait_s > self._clock.monotonic_s():
             self._arm_at(wait_s)
             return
-        if self._queue and self._may_launch() and self._options.throttle is None:
+        if self._queue and self._may_launch() and not self._pace.is_throttled:
             self._start_flight()
         self._companion = self._flights[-1]
-        self._count_put()
+        self._pace.put(self._clock.monotonic_s())
         self._swapping = self._spawn(self._swap, landed)
 
     def _may_launch(self) -> bool:
@@ -341,9 +341,6 @@ class Writer:
             and self._num_flying < self._window
             and len(self._flights) < (self._window - 1) * UNNAMED_PER_SLOT + 1
         )
-
-    def _launch_due_s(self) -> float:
-        return self._launched_s + self._options.batch_interval_s
 
     def _is_quiet(self) -> bool:
         """Whether nothing of ours is in the air or waits to be named."""
@@ -362,7 +359,7 @@ class Writer:
         if self._is_quiet():
             self._arm_now()
         else:
-            self._arm_at(max(self._launch_due_s(), self._next_put_s))
+            self._arm_at(self._pace.next_part_s)
 
     def _arm_now(self) -> None:
         self._disarm()
@@ -378,17 +375,11 @@ class Writer:
             self._timer.cancel()
             self._timer = None
 
-    def _count_put(self) -> None:
-        if self._options.throttle is not None:
-            earliest_s = max(self._clock.monotonic_s(), self._next_put_s)
-            self._next_put_s = earliest_s + 1 / self._options.throttle
-
     # Fragments.
 
     def _start_flight(self) -> None:
         batch = self._queue.take()
-        self._launched_s = self._clock.monotonic_s()
-        self._count_put()
+        self._pace.launch(self._clock.monotonic_s())
         at_us = max(self._clock.now_us(), self._tail.at_us)
         given = (batch, self._tail, at_us, self._entropy.token(), self._options.compression)
         if batch.num_bytes > INLINE_BYTES_MAX:

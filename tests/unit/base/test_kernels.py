@@ -37,14 +37,29 @@ FORKS = """
 import os, signal, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # forking beside a thread is what is tested
 kernels._LOAD_BLOCKS = 1
-def fork(work):
+def fork(work, leave=sys.exit):
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that waits for ever is killed, and that is its status
-        sys.exit(work())
+        leave(work())
     return pid
 def status(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+SLOW_LOADER = """
+import logging, types
+begun, may_end = threading.Event(), threading.Event()
+def load():
+    begun.set()
+    may_end.wait()
+    logging.getLogger("any")  # takes the lock that forks take as well
+    return kernels._sum_with_hashlib
+fake = types.ModuleType("cordwood.base.keccak")
+fake.load = load
+sys.modules[fake.__name__] = fake
+expected = digest()
+begun.wait()
 """
 
 
@@ -256,11 +271,11 @@ class TestBackground:
     def test_the_sum_stays_the_same(self, run_python, tmp_path):
         """Before, while and after the real kernel is loaded the sums are equal."""
         code = (
-            f"import threading\n{LONG_INPUT}\n"
+            f"import threading, time\n{LONG_INPUT}\n"
             "kernels._LOAD_BLOCKS = 1\n"
             "sums = [digest()]\n"
             "(thread,) = [t for t in threading.enumerate() if t.name == 'cordwood-kernel']\n"
-            "while thread.is_alive():\n    sums.append(digest())\n"
+            "while thread.is_alive():\n    sums.append(digest())\n    time.sleep(0.001)\n"
             "print(kernels._KERNELS.pick(100, 1) is not kernels._sum_with_hashlib)\n"
             "print(all(s == sums[0] for s in [*sums, digest()]), len(sums) > 10)\n"
         )
@@ -271,12 +286,14 @@ class TestBackground:
 class TestForks:
     """A child does not wait for what only its parent has."""
 
-    def test_in_the_midst_of_loading(self, loader):
-        """The child of a process that was loading has hashlib, and says why if numba is asked."""
+    def test_in_the_midst_of_loading(self, loader, monkeypatch):
+        """If loading did not end in time the child has hashlib, and says why if numba is asked."""
+        monkeypatch.setattr(kernels, "_WAIT_S", 0.01)
         made = _Kernels("auto")
         made.pick(100, PLENTY)
         assert loader.begun.wait(PATIENCE_S)
-        made.forked()
+        made._before_fork()
+        made._after_fork_in_child()
         assert _sum_with_hashlib is made.pick(100, PLENTY)
         assert made.load() is None
         with pytest.raises(StateError, match="forked while it was being loaded") as caught:
@@ -290,7 +307,8 @@ class TestForks:
         """A child whose parent's thread had not begun to load starts a thread of its own."""
         made = _Kernels("auto")
         assert made._ticket.acquire(blocking=False)  # as if the thread had only just been started
-        made.forked()
+        made._before_fork()
+        made._after_fork_in_child()
         made.pick(100, PLENTY)
         assert loader.begun.wait(PATIENCE_S)
         loader.may_end.set()
@@ -302,26 +320,31 @@ class TestForks:
         made = _Kernels("auto")
         made.load()
         with made._loading:
-            made.forked()
+            made._after_fork_in_child()
             assert loader.made is made.pick(2, 2)
             assert loader.made is made.load()
+
+    def test_the_parent_goes_on(self, loader, monkeypatch):
+        """A fork, in time or not, leaves the parent as it was."""
+        monkeypatch.setattr(kernels, "_WAIT_S", 0.01)
+        made = _Kernels("auto")
+        made._before_fork()
+        made._after_fork_in_parent()
+        assert not made._loading.locked()
+        made.pick(100, PLENTY)
+        assert loader.begun.wait(PATIENCE_S)
+        made._before_fork()
+        made._after_fork_in_parent()
+        assert made._loading.locked()
+        loader.may_end.set()
+        assert loader.made is made.load()
 
     @requires_fork
     def test_a_child_of_a_loading_process(self, run_python):
         """A real child hashes, is told hashlib, and exits, while its parent is still loading."""
         code = (
-            f"{LONG_INPUT}{FORKS}\n"
-            "import types\n"
-            "begun, may_end = threading.Event(), threading.Event()\n"
-            "def load():\n"
-            "    begun.set()\n"
-            "    may_end.wait()\n"
-            "    return kernels._sum_with_hashlib\n"
-            "fake = types.ModuleType('cordwood.base.keccak')\n"
-            "fake.load = load\n"
-            "sys.modules[fake.__name__] = fake\n"
-            "expected = digest()\n"
-            "begun.wait()\n"
+            f"{LONG_INPUT}{FORKS}{SLOW_LOADER}\n"
+            "kernels._WAIT_S = 0.2\n"
             "def work():\n"
             "    assert expected == digest()\n"
             "    assert 'hashlib' == kernels.kernel_name()\n"
@@ -339,23 +362,39 @@ class TestForks:
         assert expected == run_python(code)
 
     @requires_fork
+    def test_a_fork_waits_for_the_load(self, run_python):
+        """A child is forked when the load has ended, also if two threads fork."""
+        code = (
+            f"{LONG_INPUT}{FORKS}{SLOW_LOADER}\n"
+            "threading.Timer(0.3, may_end.set).start()\n"
+            "def work():\n"
+            "    return 8 if (kernels.kernel_name(), digest()) == ('numba', expected) else 9\n"
+            "statuses = []\n"
+            "def fork_too():\n"
+            "    statuses.append(status(fork(work, os._exit)))\n"
+            "thread = threading.Thread(target=fork_too)\n"
+            "thread.start()\n"
+            "fork_too()\n"
+            "thread.join()\n"
+            "print(*statuses, kernels._KERNELS._loading.locked())\n"
+        )
+        expected = ["8", "8", "False"]
+        assert expected == run_python(code)
+
+    @requires_fork
     @requires_numba
-    def test_children_forked_at_any_moment(self, run_python, tmp_path):
+    @pytest.mark.parametrize("delay_s", [0, 0.1, 0.4, 0.8])
+    def test_children_forked_at_any_moment(self, run_python, tmp_path, delay_s):
         """Whatever numba is at when a child is forked, the child hashes, answers and exits."""
         code = (
             f"{LONG_INPUT}{FORKS}\n"
-            "expected = digest()\n"
+            "kernels._WAIT_S = 60\n"
+            f"expected = digest()\ntime.sleep({delay_s})\n"
             "def work():\n"
-            "    right = expected == digest()\n"
-            "    return {'hashlib': 10, 'numba': 20}[kernels.kernel_name()] + right\n"
-            "children = []\n"
-            "while kernels._KERNELS._vector is None and kernels._KERNELS._failure is None:\n"
-            "    children.append(fork(work))\n"
-            "    time.sleep(0.1)\n"
-            "during = {status(pid) for pid in children}\n"
-            "print(11 in during, during <= {11, 21}, status(fork(work)))\n"
+            "    return 8 if (kernels.kernel_name(), digest()) == ('numba', expected) else 9\n"
+            "print(status(fork(work)), status(fork(work)), kernels.kernel_name())\n"
         )
-        expected = ["True", "True", "21"]
+        expected = ["8", "8", "numba"]
         assert expected == run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
 
 
@@ -389,7 +428,7 @@ class TestExit:
 
     def test_but_not_for_ever(self, loader, monkeypatch):
         """A load that hangs does not keep the process."""
-        monkeypatch.setattr(kernels, "_EXIT_WAIT_S", 0.01)
+        monkeypatch.setattr(kernels, "_WAIT_S", 0.01)
         made = _Kernels("auto")
         made.pick(100, PLENTY)
         assert loader.begun.wait(PATIENCE_S)

@@ -153,7 +153,17 @@ def test_bench_commands_run_briefly(run):
     assert "p50" in run("log", "bench", "latency", "--rate", 200, "--seconds", 0.2)
     assert run("log", "bench", "memory", "--logs", 5, "--json")["logs"] == 5
     throughput = run(
-        *("log", "bench", "throughput", "--rate", 2000, "--batch-rate", 20000, "--plain-batch-rate", 9000),
+        *(
+            "log",
+            "bench",
+            "throughput",
+            "--rate",
+            2000,
+            "--batch-rate",
+            20000,
+            "--plain-batch-rate",
+            9000,
+        ),
         *("--put-latency-ms", 5, "--seconds", 0.5, "--json"),
     )
     assert throughput["append"]["full"]["errors"] == 0

@@ -174,13 +174,15 @@ def test_judgement_never_lies(stages, next_seq_no, first_seq_no, num_named):
 
 
 def test_an_uncertain_fragment_names_what_to_look_for():
-    """Write id, slot and range are in the error, and its cause."""
+    """Write id, slot and range are in the error, the chain it hangs on, and its cause."""
     cause = StoreError("gone")
-    error = uncertain(flight_at(7, Stage.UNKNOWN), cause)
+    chain = [flight_at(6, Stage.UNKNOWN), flight_at(7, Stage.LANDED)]
+    error = uncertain(chain, cause)
     assert isinstance(error, UncertainError)
     assert f"{7:032x}" == error.write_id
-    assert error.write_id in error.hint
+    assert ((6, f"{6:032x}"), (7, f"{7:032x}")) == error.chain
     assert "[7, 8) in slot 7" in error.message
+    assert "find_write" in error.hint
     assert cause is error.__cause__
 
 

@@ -142,7 +142,9 @@ def test_a_batch_fits_into_a_fragment():
 
 
 @pytest.mark.parametrize(
-    "name", ["a" * 513, "a" * 201, ".cordwood-x", "", "..", "a//b", "a b", 7, None], ids=repr
+    "name",
+    ["a/" * 256 + "a", "a" * 201, ".cordwood-x", "", "..", "a//b", "a b", 7, None],
+    ids=lambda name: repr(name)[:20],
 )
 def test_a_name_that_cannot_name_a_log_is_refused(name):
     """Without any I/O, when the log is named."""

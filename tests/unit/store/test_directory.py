@@ -296,6 +296,7 @@ async def test_folder_removed_meanwhile(store, tmp_path):
 
 async def test_list_while_folders_vanish(tmp_path):
     """A folder or file that vanishes during a list is left out, and the rest is there."""
+    # EVIDENCE-OF: G-30
     store = DirectoryStore(str(tmp_path))
     for key in ("a/1", "b/1", "b/2", "c/1"):
         await store.put(key, b"")

@@ -119,6 +119,7 @@ async def test_bad_stores(kind, broken):
 
 async def test_verify():
     """The short check refuses a store that ignores conditions, with advice."""
+    # EVIDENCE-OF: G-33
     for kind in (IgnoresCreate, IgnoresMatch):
         ground = kind()
         with pytest.raises(StoreError) as caught:
