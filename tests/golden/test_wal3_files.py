@@ -17,6 +17,8 @@ from cordwood.log import paths, tree
 from cordwood.log.format import Manifest, Node
 from cordwood.store.memory import MemoryStore
 
+pytestmark = pytest.mark.data
+
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "wal3"
 
 

@@ -120,7 +120,7 @@ def test_a_newcomer_gets_its_turn_beside_a_busy_writer():
     assert 60 > simulate(3, main)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_writers_on_a_store_that_loses_answers(seed):
     """Lost answers, late writes and refusals on top: still exactly once."""
 
@@ -136,7 +136,7 @@ def test_two_writers_on_a_store_that_loses_answers(seed):
     simulate(seed, main)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_two_writers_on_a_store_without_latency(seed):
     """Where every request is answered at once, in any order of events, it is the same."""
     # EVIDENCE-OF: G-2, G-6, G-18

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def orders() -> Iterator[bytes]:
             "price": round(40 + 25 * math.sin(number / 50), 2),
         }
         yield msgspec.json.encode(order)
+
+
+def _program() -> str:
+    """How this command was called, so that what we print can be copied."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "cordwood" else "python -m cordwood"
 
 
 def _silence(_: object) -> None:
@@ -90,8 +97,8 @@ def demo(directory: Path, *, as_json: bool) -> None:
 
     say("[bold]5. Look[/] at the manifest tree")
     say(draw(log, log.manifest(), depth=1))
-    say(f"\nTry it yourself:\n  cordwood log show {log.url}")
-    say(f"  cordwood log tail {log.url} --start 19990 -n 5")
+    say(f"\nTry it yourself:\n  {_program()} log show {log.url}")
+    say(f"  {_program()} log tail {log.url} --start 19990 -n 5")
     if as_json:
         print_json(
             {

@@ -17,7 +17,7 @@ LOG-1  setsum balances.
 LOG-2  start < limit for every pointer; 0 <= start, limit < 2^63.
 LOG-3  nodes, then fragments, are contiguous: each starts where the one before ended.
 LOG-4  sequence numbers of fragments increase; they are consecutive unless the feature `gaps` is on.
-LOG-5  initial_offset, if present, is the oldest offset.
+LOG-5  initial_offset, if present, is the oldest offset; initial_seq_no is above no fragment's.
 LOG-6  every path stays inside the log; a slot's path names its sequence number; a node's path ends
        in its setsum.
 LOG-7  a node holds nodes or fragments, never both, never nothing; its depth is more than its
@@ -346,6 +346,10 @@ def check_manifest(
         raise _broken("LOG-2", where, "initial values in range", str(manifest.initial_offset))
     if not 0 <= manifest.acc_bytes < U64_LIMIT:
         raise _broken("LOG-2", where, "acc_bytes of 64 bits", str(manifest.acc_bytes))
+    if fragments and fragments[0].seq_no < manifest.first_seq_no:
+        raise _broken(
+            "LOG-5", where, f"seq_no from {manifest.first_seq_no}", str(fragments[0].seq_no)
+        )
     _check_sum("LOG-1", where, manifest.setsum_hex, (manifest.collected_hex,), nodes, fragments)
 
 

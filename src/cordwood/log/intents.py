@@ -31,9 +31,11 @@ from cordwood.log.folding import Spawn
 from cordwood.log.objects import LogObjects
 
 TURN = "turn"
-POLL_S = 0.1
-STAND_STILL_S = 2.0
-"""A manifest that nobody replaced for so long has no busy writer: longer than a slow put takes."""
+POLL_S = 0.05
+STAND_STILL_MIN_S = 0.3
+STAND_STILL_MAX_S = 3.0
+STAND_STILL_PUTS = 10
+"""A manifest that nobody replaced for as long as ten puts take has no busy writer."""
 
 PATIENCE_S = 1.0
 PATIENCE_SWAPS = 8
@@ -48,14 +50,15 @@ class Intent(msgspec.Struct, frozen=True):
     created_us: int
 
 
-async def ask_turn(
-    objects: LogObjects, clock: Clock, entropy: Entropy, stand_still_s: float = STAND_STILL_S
-) -> None:
+async def ask_turn(objects: LogObjects, clock: Clock, entropy: Entropy) -> None:
     """Return when it is our turn, or when nobody else writes. One PUT, then two HEADs a poll."""
     token = entropy.token()
     key = objects.key(paths.intent(TURN, token))
     intent = Intent(TURN, token, clock.now_us())
+    started_s = clock.monotonic_s()
     await objects.store.put(key, msgspec.json.encode(intent), "create")
+    put_s = clock.monotonic_s() - started_s
+    stand_still_s = min(STAND_STILL_MAX_S, max(STAND_STILL_MIN_S, STAND_STILL_PUTS * put_s))
     try:
         etag = await objects.manifest_etag()
         since_s = clock.monotonic_s()
@@ -126,7 +129,7 @@ class TurnKeeper:
             await self._objects.store.delete([key])
             until_s = self._clock.monotonic_s() + patience_s
             while self._clock.monotonic_s() < until_s:
-                await asyncio.sleep(POLL_S / 2)
+                await asyncio.sleep(POLL_S)
                 if await self._objects.manifest_etag() != etag:
                     break
         self.asked = None

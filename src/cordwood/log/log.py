@@ -173,9 +173,10 @@ class Log:
         manifest, _ = await self._objects.load()
         cursors = {}
         async for meta in self._objects.list(paths.CURSOR_PREFIX):
-            name = meta.key.rpartition("/")[2].removesuffix(".json")
-            data, _ = await self.store.get(meta.key)
-            cursors[name] = decode(CursorRecord, data, meta.key).position.offset
+            name = paths.cursor_name(meta.key.removeprefix(f"{self.name}/"))
+            if name is not None:
+                data, _ = await self.store.get(meta.key)
+                cursors[name] = decode(CursorRecord, data, meta.key).position.offset
         return LogState(
             name=self.name,
             oldest_offset=manifest.oldest_offset,

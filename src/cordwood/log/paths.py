@@ -28,6 +28,7 @@ _FRAGMENT_NAME = re.compile(r"FragmentSeqNo=([0-9a-f]{16})\.parquet")
 _UUID_NAME = re.compile(
     r"Uuid=([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.parquet"
 )
+_CURSOR = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9=._-]+(?:/[A-Za-z0-9=._-]+)*")
 _LOG_NAME = re.compile(r"[A-Za-z0-9._=+@-]+(?:/[A-Za-z0-9._=+@-]+)*")
 
@@ -57,6 +58,12 @@ def node(setsum_hex: str) -> str:
 def intent(kind: str, token: str) -> str:
     """The path of an intent."""
     return f"{INTENT_PREFIX}{kind}-{token}"
+
+
+def cursor_name(path: str) -> str | None:
+    """The cursor a path names, or None if it is not one's."""
+    match = _CURSOR.fullmatch(path)
+    return match[1] if match else None
 
 
 def stays_inside(path: str) -> bool:

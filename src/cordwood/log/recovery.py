@@ -27,9 +27,11 @@ Readers see only what the manifest names, so nothing is read before it was adopt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
+
+import pyarrow.compute as pc
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import (
@@ -39,7 +41,7 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.log import fragment as fragments
-from cordwood.log import tree
+from cordwood.log import paths, tree
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
 from cordwood.log.objects import LogObjects
 
@@ -120,11 +122,12 @@ class Ground:
 
 
 async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed]) -> Run:
-    """Follow the slots above a manifest. One GET per slot not our own, and one for the empty one.
+    """Follow the slots above a manifest.
 
+    One GET per slot not our own and one for the empty slot; a few more are read ahead in a run.
     Stops after `tree.APPENDED_MAX` fragments: a busy writer may add them faster than we read.
     """
-    run = Run(Tail.of(manifest), [], [])
+    run = Run(await _tail_of(objects, manifest), [], [])
     seq_no = run.tail.next_seq_no
     ahead: dict[int, bytes | None] = {}
     count = 1
@@ -155,6 +158,20 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     return run
 
 
+async def _tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
+    """The tail of what a manifest names; if wal3 wrote it, with the time of its newest fragment."""
+    tail = Tail.of(manifest)
+    if tail.id or not manifest.fragments:
+        return tail
+    newest = manifest.fragments[-1]
+    try:
+        table = fragments.decode(await objects.get_fragment(newest), newest)
+    except CorruptionError:
+        # A damaged fragment is for readers and scrubs to report; it need not stop an append.
+        return tail
+    return tail._replace(at_us=int(pc.max(table.column("timestamp_us")).as_py()))
+
+
 def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | None:
     """The fragment in a slot if it is to be adopted; None if it is void."""
     try:
@@ -174,8 +191,9 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
     if pointer is None or pointer.start != run.tail.next_offset:
         return None
     stamp = int(table.column("timestamp_us")[-1].as_py())
+    at_us = max(stamp, run.tail.at_us)
     stand_in = fragments.Link(
-        "", pointer.start, pointer.limit, stamp, pointer.setsum_hex, run.tail.id, ""
+        "", pointer.start, pointer.limit, at_us, pointer.setsum_hex, run.tail.id, ""
     )
     return Landed(pointer, stand_in, has_columns)
 
@@ -207,6 +225,24 @@ async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, L
             continue
         if run.is_whole:
             return Ground(adopted, etag, run.tail, named=True)
+
+
+async def find_named(
+    objects: LogObjects, manifest: Manifest, candidates: Iterable[Fragment]
+) -> set[int]:
+    """The slots of those candidates that a manifest names, directly or below its nodes.
+
+    They were found by reading, so they and the manifest are synced before anybody relies on them.
+    """
+    named = [
+        fragment
+        for fragment in candidates
+        if manifest.oldest_offset <= fragment.start < manifest.next_offset
+        and await objects.find(manifest, fragment.start) == fragment
+    ]
+    if named:
+        await objects.sync([*(fragment.path for fragment in named), paths.MANIFEST])
+    return {fragment.seq_no for fragment in named}
 
 
 def adopt(manifest: Manifest, run: Run, entropy: Entropy) -> Manifest:

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from cordwood.base.errors import Code, CordwoodError
+from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
 from cordwood.log import tree
@@ -59,7 +59,7 @@ class ScrubReport:
         """Whether nothing is wrong."""
         return not self.errors
 
-    def add(self, error: CordwoodError, where: str) -> None:
+    def add(self, error: FormatError, where: str) -> None:
         """Note a fault."""
         self.errors.append(Fault(error.code, where, error.message))
 
@@ -80,9 +80,7 @@ async def scrub(
     report = ScrubReport(deep)
     try:
         manifest, _ = await objects.load()
-    except CordwoodError as error:
-        if error.code in {Code.NO_SUCH_LOG, Code.STORE_UNREACHABLE, Code.STORE_DENIED}:
-            raise
+    except FormatError as error:
         report.add(error, objects.key("manifest/MANIFEST"))
         return report
     total = Setsum.from_hex(manifest.collected_hex)
@@ -133,9 +131,7 @@ async def _fragments(
             continue
         try:
             node = await objects.read_node(pointer)
-        except CordwoodError as error:
-            if error.code in {Code.STORE_UNREACHABLE, Code.STORE_DENIED}:
-                raise
+        except FormatError as error:
             report.add(error, objects.key(pointer.path))
             continue
         report.nodes += 1
@@ -160,9 +156,7 @@ async def _check(
         try:
             data = await objects.get_fragment(fragment)
             await asyncio.to_thread(fragments.decode, data, fragment)
-        except CordwoodError as error:
-            if error.code in {Code.STORE_UNREACHABLE, Code.STORE_DENIED}:
-                raise
+        except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()
     report.fragments += 1

@@ -53,7 +53,7 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.base.limits import RECORD_BYTES_MAX
-from cordwood.log import paths, tree
+from cordwood.log import tree
 from cordwood.log.batch import Batch, Queue
 from cordwood.log.flight import Fate, Flight, Stage, build, judge, not_written, uncertain
 from cordwood.log.folding import Folder
@@ -70,7 +70,7 @@ from cordwood.log.records import (
     content_of_arrow,
     content_of_bodies,
 )
-from cordwood.log.recovery import Ground, Tail, find_ground, next_tag
+from cordwood.log.recovery import Ground, Tail, find_ground, find_named, next_tag
 
 ROW_BYTES = 16
 """What a record costs beside its body (offset, timestamp): bounds batches of empty records."""
@@ -81,8 +81,11 @@ INLINE_BYTES_MAX = 256 * 1024
 UNNAMED_PER_SLOT = 4
 """Fragments above the manifest allowed for each fragment in the air."""
 
-LOSSES_MAX = 3
+LOSSES_MAX = 6
 """Times in a row that all our fragments were refused before we ask for a turn."""
+
+BACKOFF_S = 0.01
+"""The first pause after a loss is up to twice this long; it doubles with each one."""
 
 
 class _Life(Enum):
@@ -482,6 +485,9 @@ class Writer:
         try:
             if self._losses >= LOSSES_MAX:
                 await ask_turn(self._objects, self._clock, self._entropy)
+            elif self._losses:
+                # Several newcomers at once: whoever waits longest lets the others through.
+                await asyncio.sleep(self._entropy.uniform() * BACKOFF_S * 2**self._losses)
             own = {f.seq_no: f.landed() for f in self._flights if f.stage is Stage.LANDED}
             while True:
                 started_s = self._clock.monotonic_s()
@@ -503,7 +509,8 @@ class Writer:
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0.001))
 
     async def _apply_fates(self, ground: Ground) -> None:
-        named = await self._named_in(ground.manifest)
+        ours = [flight.fragment for flight in self._flights]
+        named = await find_named(self._objects, ground.manifest, ours)
         fates = judge(self._flights, ground.manifest, ground.tail, lambda f: f.seq_no in named)
         judged = list(zip(self._flights, fates, strict=True))
         self._flights.clear()
@@ -519,19 +526,6 @@ class Writer:
                 self._finish(flight.batch, uncertain(doubtful, flight.error))
             elif flight.stage is Stage.FAILED and flight.error is not None:
                 self._finish(flight.batch, flight.error)
-
-    async def _named_in(self, manifest: Manifest) -> set[int]:
-        """The slots of our fragments that a manifest names, directly or below its nodes."""
-        named = set()
-        for flight in self._flights:
-            if manifest.oldest_offset <= flight.link.start < manifest.next_offset:
-                found = await self._objects.find(manifest, flight.link.start)
-                if found == flight.fragment:
-                    named.add(flight.seq_no)
-        if named:
-            seen = [f.fragment.path for f in self._flights if f.seq_no in named]
-            await self._objects.sync([*seen, paths.MANIFEST])
-        return named
 
     def _stand_on(self, ground: Ground, started_s: float) -> None:
         """Go on from here; after a settling, one fragment at a time to begin with."""

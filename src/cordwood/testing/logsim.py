@@ -161,6 +161,14 @@ class LogSimulation:
             return simulate(self.seed, self._main)
         except ModelBrokenError as error:
             raise ModelBrokenError(f"seed {self.seed}: {error}") from error
+        except BaseExceptionGroup as group:
+            broken, _ = group.split(ModelBrokenError)
+            if broken is None:
+                raise
+            first: BaseException = broken
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise ModelBrokenError(f"seed {self.seed}: {first}") from group
 
     async def _main(self) -> Model:
         weather = self.weather
