@@ -29,6 +29,7 @@ from cordwood.base.errors import (
     InvalidInputError,
 )
 from cordwood.base.limits import OFFSET_LIMIT
+from cordwood.base.workers import in_worker
 from cordwood.log import fragment as fragments
 from cordwood.log import tree
 from cordwood.log.format import Fragment, Manifest
@@ -40,6 +41,9 @@ T = TypeVar("T")
 AHEAD_BYTES = 32 * 2**20
 AHEAD_FILES = 8
 """How far a read runs ahead of its consumer: enough to hide a request, bounded in memory."""
+
+DECODED_AHEAD = 2
+"""Fragments decoded at a time: one in the consumer's hands, one being made ready."""
 
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
@@ -114,15 +118,17 @@ class Reader:
         Raises:
             CorruptionError: it is missing, or not what the manifest says.
         """
-        data = await self._objects.get_fragment(fragment)
-        check = self._verify if verify is None else verify
-        if len(data) < THREAD_BYTES_MIN:
-            return fragments.decode(data, fragment, verify=check)
-        return await asyncio.to_thread(fragments.decode, data, fragment, verify=check)
+        return await self._decode(await self._objects.get_fragment(fragment), fragment, verify)
 
     async def fetch_bytes(self, fragment: Fragment) -> bytes:
         """The object as stored, unchecked."""
         return await self._objects.get_fragment(fragment)
+
+    async def _decode(self, data: bytes, fragment: Fragment, verify: bool | None) -> pa.Table:
+        check = self._verify if verify is None else verify
+        if len(data) < THREAD_BYTES_MIN:
+            return fragments.decode(data, fragment, verify=check)
+        return await in_worker(fragments.decode, data, fragment, verify=check)
 
     # Records.
 
@@ -242,36 +248,19 @@ class Reader:
         within = msgspec.structs.replace(
             limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
         )
-        ahead: deque[tuple[Fragment, asyncio.Task[pa.Table]]] = deque()
-        ahead_bytes = 0
+        ahead = _Ahead(self, verify)
         try:
             async with aclosing(self._limited(manifest, begin, within)) as selected:
-                more = True
-                while more or ahead:
-                    while (
-                        more
-                        and len(ahead) < AHEAD_FILES
-                        and (not ahead or ahead_bytes < AHEAD_BYTES)
-                    ):
+                fragment = await anext(selected, None)
+                while fragment is not None or ahead.fragments:
+                    while fragment is not None and not ahead.is_full:
+                        ahead.add(fragment)
                         fragment = await anext(selected, None)
-                        if fragment is None:
-                            more = False
-                            break
-                        task = asyncio.ensure_future(self.fetch(fragment, verify=verify))
-                        ahead.append((fragment, task))
-                        ahead_bytes += fragment.num_bytes
-                    if not ahead:
-                        return
-                    fragment, task = ahead[0]
-                    table = await task
-                    ahead.popleft()
-                    ahead_bytes -= fragment.num_bytes
-                    for batch in _cut(table, fragment, begin, end):
+                    covered = ahead.fragments[0]
+                    for batch in _cut(await ahead.take(), covered, begin, end):
                         yield batch
         finally:
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+            await ahead.drop()
 
     async def _unless_collected(self, work: Awaitable[T], manifest: Manifest) -> T:
         """The result; if an object of an old manifest is gone because it was collected, say so."""
@@ -313,6 +302,54 @@ class Reader:
             return link.at
         table = await self.fetch(fragment)
         return int(pc.max(table.column("timestamp_us")).as_py())
+
+
+class _Ahead:
+    """Fragments on their way to a reader, oldest first.
+
+    Bytes are fetched far ahead, to hide the store's latency; only the next `DECODED_AHEAD` are
+    decoded, because a decoded fragment is a second copy of it.
+    """
+
+    def __init__(self, reader: Reader, verify: bool | None) -> None:
+        self._reader = reader
+        self._verify = verify
+        self._num_bytes = 0
+        self._fetches: deque[asyncio.Task[bytes]] = deque()
+        self._decodes: deque[asyncio.Task[pa.Table]] = deque()
+        self.fragments: deque[Fragment] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is on its way."""
+        return len(self.fragments) >= AHEAD_FILES or self._num_bytes >= AHEAD_BYTES
+
+    def add(self, fragment: Fragment) -> None:
+        """Begin to fetch one more."""
+        self.fragments.append(fragment)
+        self._num_bytes += fragment.num_bytes
+        self._fetches.append(asyncio.ensure_future(self._reader.fetch_bytes(fragment)))
+
+    async def take(self) -> pa.Table:
+        """The oldest, decoded."""
+        while self._fetches and len(self._decodes) < DECODED_AHEAD:
+            fragment = self.fragments[len(self._decodes)]
+            work = self._decode(self._fetches.popleft(), fragment)
+            self._decodes.append(asyncio.ensure_future(work))
+        table = await self._decodes[0]
+        self._decodes.popleft()
+        self._num_bytes -= self.fragments.popleft().num_bytes
+        return table
+
+    async def drop(self) -> None:
+        """Stop everything."""
+        tasks = [*self._decodes, *self._fetches]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _decode(self, fetch: asyncio.Task[bytes], fragment: Fragment) -> pa.Table:
+        return await self._reader._decode(await fetch, fragment, self._verify)  # noqa: SLF001
 
 
 def check_offset(offset: object) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import in_worker
 from cordwood.log import fragment as fragments
 from cordwood.log import tree
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
@@ -155,7 +156,7 @@ async def _check(
     if deep:
         try:
             data = await objects.get_fragment(fragment)
-            await asyncio.to_thread(fragments.decode, data, fragment)
+            await in_worker(fragments.decode, data, fragment)
         except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()

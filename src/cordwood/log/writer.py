@@ -53,6 +53,7 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.base.limits import RECORD_BYTES_MAX
+from cordwood.base.workers import in_worker
 from cordwood.log import tree
 from cordwood.log.batch import Batch, Queue
 from cordwood.log.flight import Fate, Flight, Stage, build, judge, not_written, uncertain
@@ -398,7 +399,7 @@ class Writer:
 
     async def _build_in_thread(self, batch: Batch, given: tuple[Any, ...]) -> None:
         try:
-            flight, data = await asyncio.to_thread(build, *given)
+            flight, data = await in_worker(build, *given)
         except Exception as error:  # noqa: BLE001 - whatever it was, its waiters must hear of it
             self._building = None
             self._finish(batch, error)

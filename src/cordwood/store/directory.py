@@ -26,8 +26,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.workers import in_worker
 from cordwood.store.api import Meta, Object, PutMode, check_key
-from cordwood.store.disk import Disk
+from cordwood.store.disk import Disk, FileStat
 from cordwood.store.files import Files
 from cordwood.store.keys import is_key
 from cordwood.store.ranges import check_range, check_start
@@ -73,13 +74,13 @@ class DirectoryStore:
 
     async def get(self, key: str) -> Object:
         """The whole object. See `ObjectStore.get`."""
-        status, data = await self._run(self._files.read, "get", check_key(key))
+        status, data = await self._read("get", check_key(key))
         return Object(data, status.etag)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """Part of the object. See `ObjectStore.get_range`."""
         check_range(check_key(key), start, length)
-        status, data = await self._run(self._files.read, "get_range", key, start, length)
+        status, data = await self._read("get_range", key, start, length)
         check_start(key, start, status.size_bytes)
         return data
 
@@ -128,6 +129,14 @@ class DirectoryStore:
         folders = {check_key(key).rpartition("/")[0] for key in keys}
         if folders:
             await self._run(self._files.sync, sorted(folders))
+
+    async def _read(
+        self, operation: str, key: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileStat, bytes]:
+        """Read in a worker: large buffers are cheap only where few threads handle them."""
+        if self._disk.inline:
+            return self._files.read(operation, key, start, length)
+        return await in_worker(self._files.read, operation, key, start, length)
 
     async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self._disk.inline:

@@ -95,7 +95,7 @@ def throughput(
 @command
 def scan(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
     """Reading to Arrow beside pyarrow on the same files, and a deep scrub beside plain SHA3."""
-    result = run(lambda: scan_bench.scan(record, megabytes, repeats))
+    result = scan_bench.scan(record, megabytes, repeats)
     _print_nested("scan", result, as_json=as_json)
 
 
