@@ -369,12 +369,13 @@ async def test_a_scrub_does_not_take_a_failing_store_for_damage(memory, hooked, 
         for n in range(12):
             await writer.append(b"%d" % n)
 
-    async def fail(call, key):
+    async def fail(call, key, *_):
         if what in key:
             raise StoreError(f"{key}: input/output error", operation="get", key=key)
         return await call()
 
-    failing = cordwood.Log(cordwood.Store.over(hooked(memory, get=fail)), "orders")
+    store = hooked(memory, get=fail, get_range=fail)
+    failing = cordwood.Log(cordwood.Store.over(store), "orders")
     with pytest.raises(StoreError, match="input/output"):
         await failing.scrub(deep=True)
 

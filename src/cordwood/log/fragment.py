@@ -45,6 +45,7 @@ from cordwood.log.records import (
     PLAIN_SCHEMA,
     Content,
 )
+from cordwood.store.api import Buffer
 
 Compression = Literal["none", "snappy", "lz4", "zstd"]
 
@@ -117,7 +118,7 @@ def pointer(link: Link, seq_no: int, num_bytes: int) -> Fragment:
     )
 
 
-def decode(data: bytes, fragment: Fragment, *, verify: bool = True) -> pa.Table:
+def decode(data: Buffer, fragment: Fragment, *, verify: bool = True) -> pa.Table:
     """The records of a fragment, with their absolute offsets.
 
     Raises:
@@ -141,7 +142,7 @@ def decode(data: bytes, fragment: Fragment, *, verify: bool = True) -> pa.Table:
     return _absolute(table, fragment.start)
 
 
-def inspect(data: bytes, path: str) -> tuple[pa.Table, Link | None]:
+def inspect(data: Buffer, path: str) -> tuple[pa.Table, Link | None]:
     """A fragment found without a pointer: its records and its link, both checked.
 
     Raises:
@@ -170,7 +171,7 @@ def foreign_pointer(table: pa.Table, seq_no: int, num_bytes: int) -> Fragment | 
     return Fragment.of(paths.fragment(seq_no), seq_no, *bounds, num_bytes, setsum_hex)
 
 
-def read_footer_link(tail: bytes, path: str) -> Link | None:
+def read_footer_link(tail: Buffer, path: str) -> Link | None:
     """The link in the last bytes of a fragment; None if the footer is longer or has none."""
     footer = _footer(tail)
     at = -1 if footer is None else footer.rfind(b'{"id":"')
@@ -191,7 +192,7 @@ def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:
         raise _damaged(path, "a link in the footer", str(error)) from error
 
 
-def check_checksum(data: bytes, where: str) -> None:
+def check_checksum(data: Buffer, where: str) -> None:
     """Raise if the file has our checksum and it does not hold; a file of wal3's has none."""
     footer = _footer(data)
     if footer is None:
@@ -211,16 +212,16 @@ def check_checksum(data: bytes, where: str) -> None:
         raise _damaged(where, f"checksum {expected}", f"checksum {checksum.hexdigest()}")
 
 
-def _footer(data: bytes) -> bytes | None:
+def _footer(data: Buffer) -> bytes | None:
     if len(data) < 12 or data[-4:] != _MAGIC:
         return None
     (length,) = struct.unpack("<I", data[-8:-4])
     if length > len(data) - 8:
         return None
-    return data[-8 - length : -8]
+    return bytes(data[-8 - length : -8])
 
 
-def _parse(data: bytes, where: str) -> pa.Table:
+def _parse(data: Buffer, where: str) -> pa.Table:
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from cordwood.base.errors import (
 from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, Manifest, Node, NodePointer, decode, encode
 from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
-from cordwood.store.api import Match, Meta, ObjectStore
+from cordwood.store.api import Buffer, Match, Meta, ObjectStore
 
 NODES_AHEAD = 8
 """Nodes fetched ahead of a walk: a level of the tree costs one round trip, not one per node."""
@@ -154,15 +154,16 @@ class LogObjects:
         except NotFoundError:
             return None
 
-    async def get_fragment(self, fragment: Fragment) -> bytes:
-        """The bytes of a fragment. One GET.
+    async def get_fragment(self, fragment: Fragment) -> Buffer:
+        """The bytes of a fragment. One ranged GET.
 
         Raises:
             CorruptionError: the object is missing.
         """
         key = self.key(fragment.path)
         try:
-            return (await self.store.get(key)).data
+            # One byte more than there should be: a longer object is noticed as well.
+            return await self.store.get_range(key, 0, fragment.num_bytes + 1)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
 
@@ -171,7 +172,7 @@ class LogObjects:
         start = max(0, fragment.num_bytes - FOOTER_PEEK_BYTES)
         key = self.key(fragment.path)
         try:
-            tail = await self.store.get_range(key, start, fragment.num_bytes - start)
+            tail: Buffer = await self.store.get_range(key, start, fragment.num_bytes - start)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
         return read_footer_link(tail, fragment.path)

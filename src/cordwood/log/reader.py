@@ -35,6 +35,7 @@ from cordwood.log import tree
 from cordwood.log.format import Fragment, Manifest
 from cordwood.log.objects import LogObjects
 from cordwood.log.records import Record, iter_records
+from cordwood.store.api import Buffer
 
 T = TypeVar("T")
 
@@ -122,9 +123,9 @@ class Reader:
 
     async def fetch_bytes(self, fragment: Fragment) -> bytes:
         """The object as stored, unchecked."""
-        return await self._objects.get_fragment(fragment)
+        return bytes(await self._objects.get_fragment(fragment))
 
-    async def _decode(self, data: bytes, fragment: Fragment, verify: bool | None) -> pa.Table:
+    async def _decode(self, data: Buffer, fragment: Fragment, verify: bool | None) -> pa.Table:
         check = self._verify if verify is None else verify
         if len(data) < THREAD_BYTES_MIN:
             return fragments.decode(data, fragment, verify=check)
@@ -248,7 +249,7 @@ class Reader:
         within = msgspec.structs.replace(
             limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
         )
-        ahead = _Ahead(self, verify)
+        ahead = _Ahead(self, self._objects, verify)
         try:
             async with aclosing(self._limited(manifest, begin, within)) as selected:
                 fragment = await anext(selected, None)
@@ -311,11 +312,12 @@ class _Ahead:
     decoded, because a decoded fragment is a second copy of it.
     """
 
-    def __init__(self, reader: Reader, verify: bool | None) -> None:
+    def __init__(self, reader: Reader, objects: LogObjects, verify: bool | None) -> None:
         self._reader = reader
+        self._objects = objects
         self._verify = verify
         self._num_bytes = 0
-        self._fetches: deque[asyncio.Task[bytes]] = deque()
+        self._fetches: deque[asyncio.Task[Buffer]] = deque()
         self._decodes: deque[asyncio.Task[pa.Table]] = deque()
         self.fragments: deque[Fragment] = deque()
 
@@ -328,7 +330,7 @@ class _Ahead:
         """Begin to fetch one more."""
         self.fragments.append(fragment)
         self._num_bytes += fragment.num_bytes
-        self._fetches.append(asyncio.ensure_future(self._reader.fetch_bytes(fragment)))
+        self._fetches.append(asyncio.ensure_future(self._objects.get_fragment(fragment)))
 
     async def take(self) -> pa.Table:
         """The oldest, decoded."""
@@ -348,7 +350,7 @@ class _Ahead:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _decode(self, fetch: asyncio.Task[bytes], fragment: Fragment) -> pa.Table:
+    async def _decode(self, fetch: asyncio.Task[Buffer], fragment: Fragment) -> pa.Table:
         return await self._reader._decode(await fetch, fragment, self._verify)  # noqa: SLF001
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.base.limits import KEY_SEGMENT_BYTES_MAX
@@ -34,6 +34,9 @@ class Match:
 
     etag: str
 
+
+Buffer: TypeAlias = bytes | memoryview
+"""Bytes read, perhaps where they lie: large reads are handed on without a copy."""
 
 PutMode = Literal["create", "overwrite"] | Match
 """create: only if absent. overwrite: whatever is there. Match: compare and swap."""
@@ -69,8 +72,10 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Bytes `[start, start + length)`, fewer where the object ends earlier. One request.
+
+        This is the call for large objects whose size is known: it may give a view instead of bytes.
 
         Raises:
             NotFoundError: there is no object.

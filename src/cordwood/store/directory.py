@@ -27,7 +27,7 @@ from typing import ParamSpec, TypeVar
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.workers import in_worker
-from cordwood.store.api import Meta, Object, PutMode, check_key
+from cordwood.store.api import Buffer, Meta, Object, PutMode, check_key
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.files import Files
 from cordwood.store.keys import is_key
@@ -75,9 +75,9 @@ class DirectoryStore:
     async def get(self, key: str) -> Object:
         """The whole object. See `ObjectStore.get`."""
         status, data = await self._read("get", check_key(key))
-        return Object(data, status.etag)
+        return Object(bytes(data), status.etag)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         check_range(check_key(key), start, length)
         status, data = await self._read("get_range", key, start, length)
@@ -132,7 +132,7 @@ class DirectoryStore:
 
     async def _read(
         self, operation: str, key: str, start: int = 0, length: int | None = None
-    ) -> tuple[FileStat, bytes]:
+    ) -> tuple[FileStat, Buffer]:
         """Read in a worker: large buffers are cheap only where few threads handle them."""
         if self._disk.inline:
             return self._files.read(operation, key, start, length)

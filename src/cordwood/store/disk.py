@@ -32,6 +32,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Literal, NamedTuple
 
+import pyarrow as pa
+
+from cordwood.store.api import Buffer
+
 FileKind = Literal["file", "folder", "other"]
 """A regular file, a directory, or anything else: a symbolic link is `other`, whatever it names."""
 
@@ -60,7 +64,7 @@ class Disk:
         """What is under this name; a symbolic link is not followed."""
         return _file_stat(os.stat(path, follow_symlinks=False))
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, bytes]:
+    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, Buffer]:
         """A regular file's stat, and its bytes from `start` on, at most `length` of them.
 
         Raises:
@@ -161,17 +165,28 @@ class Disk:
             os.close(descriptor)
 
 
-def _read_fully(descriptor: int, start: int, wanted: int) -> bytes:
-    """Up to `wanted` bytes at `start`: one read may give fewer than the file holds."""
-    parts: list[bytes] = []
-    while wanted > 0:
-        part = os.pread(descriptor, wanted, start)
-        if not part:
+_POOLED_BYTES_MIN = 256 * 1024
+"""Reads from this size go into pooled memory."""
+
+
+def _read_fully(descriptor: int, start: int, wanted: int) -> Buffer:
+    """Up to `wanted` bytes at `start`: one read may give fewer than the file holds.
+
+    Large reads go into memory that Arrow's allocator keeps for the next one: with fresh memory each
+    time, the faults of touching it first cost as much as the reading.
+    """
+    if wanted < _POOLED_BYTES_MIN:
+        data = os.pread(descriptor, max(0, wanted), start)
+        if len(data) == wanted or not data:
+            return data
+    room = memoryview(pa.allocate_buffer(max(0, wanted))).cast("B")
+    done = 0
+    while done < wanted:
+        count = os.preadv(descriptor, [room[done:]], start + done)
+        if not count:
             break
-        parts.append(part)
-        start += len(part)
-        wanted -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        done += count
+    return room[:done].toreadonly()
 
 
 def _fsync(descriptor: int) -> None:

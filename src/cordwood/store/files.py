@@ -63,7 +63,7 @@ from cordwood.base.errors import (
     NotFoundError,
     StoreError,
 )
-from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Match, Meta, PutMode
+from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Buffer, Match, Meta, PutMode
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.keys import is_key
 
@@ -87,7 +87,7 @@ class Files:
 
     def read(
         self, operation: str, key: str, start: int = 0, length: int | None = None
-    ) -> tuple[FileStat, bytes]:
+    ) -> tuple[FileStat, Buffer]:
         """An object's stat, and its bytes from `start` on, at most `length` of them."""
         with _failures(operation, key):
             if not self._is_reachable(key):

@@ -49,7 +49,7 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode
 
 HEDGES_PER_S = 10.0
 WINDOW = 200
@@ -105,7 +105,7 @@ class HedgedStore:
         """The whole object. See `ObjectStore.get`."""
         return await self._read(("get", 0), lambda: self._inner.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         kind = ("get_range", _size_class(length))
         return await self._read(kind, lambda: self._inner.get_range(key, start, length))

@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 
 from cordwood.base.clock import SYSTEM_CLOCK, Clock
 from cordwood.base.errors import AlreadyExistsError, ContendedError, NotFoundError
-from cordwood.store.api import Match, Meta, Object, PutMode, check_key
+from cordwood.store.api import Buffer, Match, Meta, Object, PutMode, check_key
 from cordwood.store.ranges import check_range, check_start
 
 _lock = threading.Lock()
@@ -77,12 +77,12 @@ class MemoryStore:
         entry = self._find("get", key)
         return Object(entry.data, entry.etag)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         check_range(key, start, length)
         data = self._find("get_range", key).data
         check_start(key, start, len(data))
-        return data[start : start + length]
+        return memoryview(data)[start : start + length]
 
     async def head(self, key: str) -> Meta:
         """Size, etag and time. See `ObjectStore.head`."""

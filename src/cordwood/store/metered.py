@@ -22,7 +22,7 @@ from cordwood.base.errors import (
     NotFoundError,
     UncertainError,
 )
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode
 from cordwood.store.streams import as_generator
 
 OPERATIONS = ("get", "get_range", "head", "put", "delete", "list", "sync")
@@ -153,7 +153,7 @@ class MeteredStore:
         self._count("get", bytes_down=len(found.data))
         return found
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         data = await self._measure("get_range", self._inner.get_range(key, start, length))
         self._count("get_range", bytes_down=len(data))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode, check_key
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode, check_key
 from cordwood.store.streams import as_generator
 
 
@@ -38,7 +38,7 @@ class PrefixStore:
         """The whole object. See `ObjectStore.get`."""
         return await self._inner.get(self._full(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         return await self._inner.get_range(self._full(key), start, length)
 

@@ -54,7 +54,7 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.store.answers import CREDENTIALS_HINT, Answer, explain
-from cordwood.store.api import Match, Meta, Object, ObjectStore, PutMode, check_key
+from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode, check_key
 from cordwood.store.hedged import HEDGES_PER_S, HedgedStore
 from cordwood.store.keys import is_key
 from cordwood.store.location import REMOTE_SCHEMES, Location, parse_location
@@ -169,7 +169,7 @@ class RemoteStore:
             data = await answer.bytes_async()
         return Object(bytes(data), self._etag(key, answer.meta))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`.
 
         One request; two for an empty range, and for one that starts at or past the end.
@@ -181,7 +181,8 @@ class RemoteStore:
             return b""
         client = self._quick if length < _BULK_BYTES_MIN else self._bulk
         try:
-            return bytes(await obstore.get_range_async(client, key, start=start, length=length))
+            found = await obstore.get_range_async(client, key, start=start, length=length)
+            return memoryview(found)
         except _FAILURES as error:
             answer = Answer.read(error)
             if answer.status != 416 and not answer.says("Wanted range starting at"):

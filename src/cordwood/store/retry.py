@@ -53,7 +53,7 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
-from cordwood.store.api import Match, Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode
 from cordwood.store.streams import as_generator
 
 DEADLINE_S = 120.0
@@ -110,7 +110,7 @@ class RetryingStore:
         """The whole object. See `ObjectStore.get`."""
         return await self._repeat("get", key, lambda: self._inner.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         return await self._repeat(
             "get_range", key, lambda: self._inner.get_range(key, start, length)

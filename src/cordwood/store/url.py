@@ -21,7 +21,7 @@ from typing import Any
 
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import InvalidInputError, StateError
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode, check_key
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode, check_key
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.location import REMOTE_SCHEMES, Location, parse_location
 from cordwood.store.memory import MemoryStore
@@ -94,7 +94,7 @@ class Store:
         """The whole object. See `ObjectStore.get`."""
         return await self._store().get(check_key(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         return await self._store().get_range(check_key(key), start, length)
 

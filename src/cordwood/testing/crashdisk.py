@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from cordwood.base.clock import Entropy
+from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, FileKind, FileStat
 
 Model = Literal["posix", "ext4"]
@@ -124,7 +125,7 @@ class CrashDisk(Disk):
         self._check_power()
         return self._stat(self._find(path))
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, bytes]:
+    def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, Buffer]:
         """See `Disk.read`."""
         self._check_power()
         inode = self._find(path)

@@ -38,7 +38,7 @@ from typing import NamedTuple, TypeVar
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, StoreError
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode
 from cordwood.store.streams import as_generator
 
 _T = TypeVar("_T")
@@ -160,7 +160,7 @@ class FaultyStore:
         """The whole object. See `ObjectStore.get`."""
         return await self._read("get", key, lambda: self._inner.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
         return await self._read("get_range", key, lambda: self._inner.get_range(key, start, length))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-from cordwood.store.api import Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode
 
 
 class Door:
@@ -37,7 +37,7 @@ class Door:
         await self._open.wait()
         return answer
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of an object."""
         await self._open.wait()
         answer = await self._inner.get_range(key, start, length)
