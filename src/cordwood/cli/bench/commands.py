@@ -58,7 +58,7 @@ def latency(
 
 
 @bench.command()
-@click.option("--rate", type=float, default=100_000, show_default=True, help="Single appends/s.")
+@click.option("--rate", type=float, default=110_000, show_default=True, help="Single appends/s.")
 @click.option("--batch-rate", type=float, default=1_100_000, show_default=True)
 @click.option("--plain-batch-rate", type=float, default=350_000, show_default=True)
 @click.option("--body", type=int, default=100, show_default=True)
