@@ -20,7 +20,7 @@ from cordwood.base.errors import (
 from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, Manifest, Node, NodePointer, decode, encode
 from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
-from cordwood.store.api import Buffer, Match, Meta, ObjectStore
+from cordwood.store.api import Buffer, LocalReads, Match, Meta, ObjectStore
 
 NODES_AHEAD = 8
 """Nodes fetched ahead of a walk: a level of the tree costs one round trip, not one per node."""
@@ -164,6 +164,20 @@ class LogObjects:
         try:
             # One byte more than there should be: a longer object is noticed as well.
             return await self.store.get_range(key, 0, fragment.num_bytes + 1)
+        except NotFoundError as error:
+            raise _missing(key, "fragment") from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store lies on this machine, so that a thread may read from it directly."""
+        return getattr(self.store, "local", None) is not None
+
+    def read_fragment_now(self, fragment: Fragment) -> Buffer:
+        """As `get_fragment`, in the calling thread; only where `is_local`."""
+        key = self.key(fragment.path)
+        local: LocalReads = getattr(self.store, "local")  # noqa: B009 - a store may have it or not
+        try:
+            return local.read_now(key, 0, fragment.num_bytes + 1)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
 

@@ -12,7 +12,6 @@ per fragment. Every fragment is checked against its checksum and its setsum unle
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Self, TypeVar
@@ -29,29 +28,17 @@ from cordwood.base.errors import (
     InvalidInputError,
 )
 from cordwood.base.limits import OFFSET_LIMIT
-from cordwood.base.workers import in_worker
-from cordwood.log import fragment as fragments
 from cordwood.log import tree
+from cordwood.log.fetch import Ahead, fetch_table
 from cordwood.log.format import Fragment, Manifest
 from cordwood.log.objects import LogObjects
 from cordwood.log.records import Record, iter_records
-from cordwood.store.api import Buffer
 
 T = TypeVar("T")
-
-AHEAD_BYTES = 32 * 2**20
-AHEAD_FILES = 8
-"""How far a read runs ahead of its consumer: enough to hide a request, bounded in memory."""
-
-DECODED_AHEAD = 2
-"""Fragments decoded at a time: one in the consumer's hands, one being made ready."""
 
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 """How often a tail looks for more: often while it finds something, seldom while it does not."""
-
-THREAD_BYTES_MIN = 256 * 1024
-"""Fragments from this size are decoded in a thread, not to hold up the event loop."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,17 +106,11 @@ class Reader:
         Raises:
             CorruptionError: it is missing, or not what the manifest says.
         """
-        return await self._decode(await self._objects.get_fragment(fragment), fragment, verify)
+        return await fetch_table(self._objects, fragment, verify=self._checks(verify))
 
     async def fetch_bytes(self, fragment: Fragment) -> bytes:
         """The object as stored, unchecked."""
         return bytes(await self._objects.get_fragment(fragment))
-
-    async def _decode(self, data: Buffer, fragment: Fragment, verify: bool | None) -> pa.Table:
-        check = self._verify if verify is None else verify
-        if len(data) < THREAD_BYTES_MIN:
-            return fragments.decode(data, fragment, verify=check)
-        return await in_worker(fragments.decode, data, fragment, verify=check)
 
     # Records.
 
@@ -202,6 +183,9 @@ class Reader:
             if await self._objects.manifest_etag() != etag:
                 manifest, etag = await self._objects.load()
 
+    def _checks(self, verify: bool | None) -> bool:
+        return self._verify if verify is None else verify
+
     # Below: ranges.
 
     async def _limited(
@@ -249,7 +233,7 @@ class Reader:
         within = msgspec.structs.replace(
             limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
         )
-        ahead = _Ahead(self, self._objects, verify)
+        ahead = Ahead(self._objects, verify=self._checks(verify))
         try:
             async with aclosing(self._limited(manifest, begin, within)) as selected:
                 fragment = await anext(selected, None)
@@ -303,55 +287,6 @@ class Reader:
             return link.at
         table = await self.fetch(fragment)
         return int(pc.max(table.column("timestamp_us")).as_py())
-
-
-class _Ahead:
-    """Fragments on their way to a reader, oldest first.
-
-    Bytes are fetched far ahead, to hide the store's latency; only the next `DECODED_AHEAD` are
-    decoded, because a decoded fragment is a second copy of it.
-    """
-
-    def __init__(self, reader: Reader, objects: LogObjects, verify: bool | None) -> None:
-        self._reader = reader
-        self._objects = objects
-        self._verify = verify
-        self._num_bytes = 0
-        self._fetches: deque[asyncio.Task[Buffer]] = deque()
-        self._decodes: deque[asyncio.Task[pa.Table]] = deque()
-        self.fragments: deque[Fragment] = deque()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether enough is on its way."""
-        return len(self.fragments) >= AHEAD_FILES or self._num_bytes >= AHEAD_BYTES
-
-    def add(self, fragment: Fragment) -> None:
-        """Begin to fetch one more."""
-        self.fragments.append(fragment)
-        self._num_bytes += fragment.num_bytes
-        self._fetches.append(asyncio.ensure_future(self._objects.get_fragment(fragment)))
-
-    async def take(self) -> pa.Table:
-        """The oldest, decoded."""
-        while self._fetches and len(self._decodes) < DECODED_AHEAD:
-            fragment = self.fragments[len(self._decodes)]
-            work = self._decode(self._fetches.popleft(), fragment)
-            self._decodes.append(asyncio.ensure_future(work))
-        table = await self._decodes[0]
-        self._decodes.popleft()
-        self._num_bytes -= self.fragments.popleft().num_bytes
-        return table
-
-    async def drop(self) -> None:
-        """Stop everything."""
-        tasks = [*self._decodes, *self._fetches]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _decode(self, fetch: asyncio.Task[Buffer], fragment: Fragment) -> pa.Table:
-        return await self._reader._decode(await fetch, fragment, self._verify)  # noqa: SLF001
 
 
 def check_offset(offset: object) -> int:

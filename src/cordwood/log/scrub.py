@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
-from cordwood.base.workers import in_worker
-from cordwood.log import fragment as fragments
 from cordwood.log import tree
+from cordwood.log.fetch import fetch_table
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.objects import LogObjects
 
@@ -155,8 +154,7 @@ async def _check(
     """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
     if deep:
         try:
-            data = await objects.get_fragment(fragment)
-            await in_worker(fragments.decode, data, fragment)
+            await fetch_table(objects, fragment, verify=True)
         except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()

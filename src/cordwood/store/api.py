@@ -124,6 +124,14 @@ class ObjectStore(Protocol):
         ...
 
 
+class LocalReads(Protocol):
+    """What a store on this machine can do besides: be read in the calling thread."""
+
+    def read_now(self, key: str, start: int, length: int) -> Buffer:
+        """As `ObjectStore.get_range`, blocking: for worker threads."""
+        ...
+
+
 def check_key(key: str) -> str:
     """The key, if it is one that every store can hold.
 

@@ -68,6 +68,11 @@ class DirectoryStore:
         self._disk = Disk() if disk is None else disk
         self._files = Files(self._root, self._disk, clock, entropy)
 
+    @property
+    def is_modelled(self) -> bool:
+        """Whether its disk is a model in memory, for one thread only."""
+        return self._disk.inline
+
     def __repr__(self) -> str:
         """The root."""
         return f"DirectoryStore({self._root!r})"
@@ -81,6 +86,13 @@ class DirectoryStore:
         """Part of the object. See `ObjectStore.get_range`."""
         check_range(check_key(key), start, length)
         status, data = await self._read("get_range", key, start, length)
+        check_start(key, start, status.size_bytes)
+        return data
+
+    def read_now(self, key: str, start: int, length: int) -> Buffer:
+        """Part of the object, read in the calling thread. See `LocalReads`."""
+        check_range(check_key(key), start, length)
+        status, data = self._files.read("get_range", key, start, length)
         check_start(key, start, status.size_bytes)
         return data
 

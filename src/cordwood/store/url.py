@@ -21,7 +21,15 @@ from typing import Any
 
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import InvalidInputError, StateError
-from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode, check_key
+from cordwood.store.api import (
+    Buffer,
+    LocalReads,
+    Meta,
+    Object,
+    ObjectStore,
+    PutMode,
+    check_key,
+)
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.location import REMOTE_SCHEMES, Location, parse_location
 from cordwood.store.memory import MemoryStore
@@ -85,6 +93,12 @@ class Store:
     def is_remote(self) -> bool:
         """Whether requests leave the machine: then a first use should check that it is safe."""
         return self.scheme in REMOTE_SCHEMES
+
+    @property
+    def local(self) -> LocalReads | None:
+        """The store itself, if it is a directory: then threads may read from it directly."""
+        store = self._store()
+        return store if isinstance(store, DirectoryStore) and not store.is_modelled else None
 
     def child(self, prefix: str) -> PrefixStore:
         """A view of the objects below the folder `prefix`, by the rest of their keys."""

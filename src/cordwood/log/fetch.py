@@ -1,0 +1,102 @@
+"""From a pointer to records: fetch, verify, decode, and how far ahead.
+
+Large fragments are decoded in a worker thread, not to hold up the event loop. Where the store lies
+on this machine, the same worker reads the file: what it read is still at hand, and a change of
+threads per fragment is saved. A remote store is read far ahead instead, to hide its latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import pyarrow as pa
+
+from cordwood.base.workers import in_worker
+from cordwood.log import fragment as fragments
+from cordwood.log.format import Fragment
+from cordwood.log.objects import LogObjects
+from cordwood.store.api import Buffer
+
+AHEAD_BYTES = 32 * 2**20
+AHEAD_FILES = 8
+"""How far a read runs ahead of its consumer: enough to hide a request, bounded in memory."""
+
+DECODED_AHEAD = 2
+"""Fragments decoded at a time: one for the consumer, one being made ready. A decoded fragment is a
+second copy of it, so not more."""
+
+THREAD_BYTES_MIN = 256 * 1024
+"""Fragments from this size are decoded in a thread."""
+
+
+async def fetch_table(objects: LogObjects, fragment: Fragment, *, verify: bool) -> pa.Table:
+    """The records of a fragment. One ranged GET.
+
+    Raises:
+        CorruptionError: it is missing, or not what its pointer says.
+    """
+    if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
+        return await in_worker(_read_and_decode, objects, fragment, verify)
+    return await decode_table(await objects.get_fragment(fragment), fragment, verify=verify)
+
+
+async def decode_table(data: Buffer, fragment: Fragment, *, verify: bool) -> pa.Table:
+    """The records in a fragment's bytes."""
+    if len(data) < THREAD_BYTES_MIN:
+        return fragments.decode(data, fragment, verify=verify)
+    return await in_worker(fragments.decode, data, fragment, verify=verify)
+
+
+def _read_and_decode(objects: LogObjects, fragment: Fragment, verify: bool) -> pa.Table:
+    return fragments.decode(objects.read_fragment_now(fragment), fragment, verify=verify)
+
+
+class Ahead:
+    """Fragments on their way to a reader, oldest first."""
+
+    def __init__(self, objects: LogObjects, *, verify: bool) -> None:
+        """Nothing yet."""
+        self._objects = objects
+        self._verify = verify
+        self._num_bytes = 0
+        self._fetches: deque[asyncio.Task[Buffer]] = deque()
+        """Bytes of those that are not being decoded yet; none where the store is local."""
+        self._tables: deque[asyncio.Task[pa.Table]] = deque()
+        self.fragments: deque[Fragment] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is on its way."""
+        return len(self.fragments) >= AHEAD_FILES or self._num_bytes >= AHEAD_BYTES
+
+    def add(self, fragment: Fragment) -> None:
+        """Begin with one more."""
+        self.fragments.append(fragment)
+        self._num_bytes += fragment.num_bytes
+        if not self._objects.is_local:
+            fetch = self._objects.get_fragment(fragment)
+            self._fetches.append(asyncio.ensure_future(fetch))
+
+    async def take(self) -> pa.Table:
+        """The oldest, decoded."""
+        while len(self._tables) < min(DECODED_AHEAD, len(self.fragments)):
+            fetch = self._fetches.popleft() if self._fetches else None
+            work = self._make_table(self.fragments[len(self._tables)], fetch)
+            self._tables.append(asyncio.ensure_future(work))
+        table = await self._tables[0]
+        self._tables.popleft()
+        self._num_bytes -= self.fragments.popleft().num_bytes
+        return table
+
+    async def drop(self) -> None:
+        """Stop everything."""
+        tasks = [*self._tables, *self._fetches]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _make_table(self, fragment: Fragment, fetch: asyncio.Task[Buffer] | None) -> pa.Table:
+        if fetch is None:
+            return await fetch_table(self._objects, fragment, verify=self._verify)
+        return await decode_table(await fetch, fragment, verify=self._verify)
