@@ -221,11 +221,9 @@ class Queue:
         self._close_open()
         return True
 
-    def newest(self) -> Batch | None:
-        """The batch that holds the last record appended; None if nothing waits."""
-        if self.open.num_records:
-            return self.open
-        return self._closed[-1] if self._closed else None
+    def waiting(self) -> list[Batch]:
+        """Every batch that waits, oldest first."""
+        return [*self._closed, *([self.open] if self.open.num_records else [])]
 
     def take(self) -> Batch:
         """The oldest batch; the open one if no other waits."""

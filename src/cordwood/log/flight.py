@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from cordwood.base.errors import CordwoodError, StoreError, UncertainError
+from cordwood.base.errors import (
+    Code,
+    CordwoodError,
+    LimitError,
+    StoreError,
+    UncertainError,
+)
+from cordwood.base.limits import FRAGMENT_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
 from cordwood.log.batch import Batch
@@ -85,6 +92,12 @@ def build(
         prev_setsum=tail.setsum_hex,
     )
     data = fragments.encode(table, link, compression)
+    if len(data) > FRAGMENT_BYTES_MAX:
+        raise LimitError(
+            f"a batch makes a fragment of {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",
+            code=Code.TOO_LARGE,
+            hint="append it in smaller batches",
+        )
     seq_no = tail.next_seq_no
     pointer = fragments.pointer(link, seq_no, len(data))
     return Flight(batch, seq_no, link, pointer, bool(content.extra)), data
@@ -101,13 +114,11 @@ def judge(
     is_dead = False
     for flight in flights:
         is_collected = flight.seq_no < manifest.first_seq_no
-        if is_named(flight):
+        # A refused fragment is never the one the manifest names, however alike they are.
+        is_dead = is_dead or flight.stage in {Stage.REFUSED, Stage.FAILED}
+        if not is_dead and is_named(flight):
             fates.append(Fate.COMMITTED)
-        elif (
-            is_dead
-            or flight.stage in {Stage.REFUSED, Stage.FAILED}
-            or (flight.seq_no < tail.next_seq_no and not is_collected)
-        ):
+        elif is_dead or (flight.seq_no < tail.next_seq_no and not is_collected):
             is_dead = True
             fates.append(Fate.DEAD)
         else:
@@ -120,7 +131,7 @@ def uncertain(chain: Sequence[Flight], cause: BaseException | None) -> Uncertain
     flight = chain[-1]
     error = UncertainError(
         f"records [{flight.link.start}, {flight.link.limit}) in slot {flight.seq_no} may or may "
-        f"not be in the log: {cause}",
+        f"not be in the log: {str(cause) or repr(cause)}",
         write_id=flight.link.id,
         chain=tuple((f.link.start, f.link.id) for f in chain),
         hint=f"ask log.find_write(error) what became of write id {flight.link.id} "

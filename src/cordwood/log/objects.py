@@ -105,17 +105,14 @@ class LogObjects:
             raise _missing(key, "node") from error
         node = decode(Node, data, key)
         actual = node.pointer()
-        if (actual.setsum_hex, actual.start, actual.limit) != (
-            pointer.setsum_hex,
-            pointer.start,
-            pointer.limit,
-        ):
+        expected = (pointer.setsum_hex, pointer.depth, pointer.start, pointer.limit)
+        got = (actual.setsum_hex, actual.depth, actual.start, actual.limit)
+        if expected != got:
             raise CorruptionError(
-                f"node {key} is not the one its parent names: expected "
-                f"[{pointer.start}, {pointer.limit}), got [{actual.start}, {actual.limit})",
+                f"node {key} is not the one its parent names: expected {expected}, got {got}",
                 where=key,
-                expected=f"[{pointer.start}, {pointer.limit})",
-                got=f"[{actual.start}, {actual.limit})",
+                expected=str(expected),
+                got=str(got),
             )
         return node
 

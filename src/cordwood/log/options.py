@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cordwood.base.errors import InvalidInputError
+from cordwood.base.limits import BATCH_BYTES_MAX
 from cordwood.log.fragment import Compression
 
 
@@ -41,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidInputError(f"{name} is a whole number of at least 1, not {value!r}")
+        if self.batch_bytes > BATCH_BYTES_MAX:
+            raise InvalidInputError(f"batch_bytes is at most {BATCH_BYTES_MAX}")
         if not _is_number(self.batch_interval_s) or self.batch_interval_s < 0:
             raise InvalidInputError(
                 f"batch_interval_s is in seconds, not {self.batch_interval_s!r}"

@@ -153,6 +153,8 @@ def content_of_bodies(bodies: Iterable[bytes]) -> Content:
         raise InvalidInputError(
             f"expected several bodies, got one {type(bodies).__name__}", hint="pass a list"
         )
+    if not isinstance(bodies, Iterable):
+        raise InvalidInputError(f"expected several bodies, got a {type(bodies).__name__}")
     rows = bodies if isinstance(bodies, list) else list(bodies)
     check_batch(len(rows), 0)
     for kind in set(map(type, rows)):
@@ -261,10 +263,9 @@ def _column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks or [pa.array([], column.type)]
         column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    if column.type == wanted.type:
-        return column
     try:
-        return column.cast(wanted.type)
+        column.validate(full=True)
+        return column if column.type == wanted.type else column.cast(wanted.type)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(f"column {wanted.name}: {error}") from error
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:

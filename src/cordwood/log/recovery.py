@@ -40,6 +40,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     UncertainError,
 )
+from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
@@ -181,7 +182,9 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
         return None
     has_columns = table.num_columns > 3
     if link is not None:
-        if not run.tail.is_followed_by(link):
+        # What no manifest may name is void, too.
+        is_nameable = len(data) <= FRAGMENT_BYTES_MAX and link.at < OFFSET_LIMIT
+        if not is_nameable or not run.tail.is_followed_by(link):
             return None
         return Landed(fragments.pointer(link, seq_no, len(data)), link, has_columns)
     try:
@@ -228,17 +231,20 @@ async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, L
 
 
 async def find_named(
-    objects: LogObjects, manifest: Manifest, candidates: Iterable[Fragment]
+    objects: LogObjects, manifest: Manifest, candidates: Iterable[tuple[Fragment, str]]
 ) -> set[int]:
     """The slots of those candidates that a manifest names, directly or below its nodes.
 
-    They were found by reading, so they and the manifest are synced before anybody relies on them.
+    A candidate is a pointer and a write id. Both must be the same: two writers that append equal
+    records at the same moment make equal pointers. They were found by reading, so they and the
+    manifest are synced before anybody relies on them.
     """
     named = [
         fragment
-        for fragment in candidates
+        for fragment, write_id in candidates
         if manifest.oldest_offset <= fragment.start < manifest.next_offset
         and await objects.find(manifest, fragment.start) == fragment
+        and await _write_id(objects, fragment) == write_id
     ]
     if named:
         await objects.sync([*(fragment.path for fragment in named), paths.MANIFEST])
@@ -256,6 +262,11 @@ def next_tag(manifest: Manifest, tail: Tail, entropy: Entropy) -> WriterTag:
     tag = WriterTag.parse(manifest.writer)
     incarnation = tag.incarnation if tag else entropy.token()
     return WriterTag(incarnation, entropy.token(), tail.id, tail.at_us)
+
+
+async def _write_id(objects: LogObjects, fragment: Fragment) -> str | None:
+    link = await objects.get_link(fragment)
+    return link.id if link else None
 
 
 async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainError) -> int | None:
@@ -280,9 +291,11 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
                 "append something else, which closes it, and ask again",
             )
         fragment = await objects.find(manifest, start)
-        link = None if fragment is None else await objects.get_link(fragment)
-        if link is None or (link.start, link.id) != (start, write_id):
+        if fragment is None or fragment.start != start:
             return None
+        if await _write_id(objects, fragment) != write_id:
+            return None
+        await objects.sync([fragment.path, paths.MANIFEST])
     return error.chain[-1][0]
 
 

@@ -72,6 +72,7 @@ from cordwood.log.records import (
     content_of_bodies,
 )
 from cordwood.log.recovery import Ground, Tail, find_ground, find_named, next_tag
+from cordwood.log.tasks import Tasks
 
 ROW_BYTES = 16
 """What a record costs beside its body (offset, timestamp): bounds batches of empty records."""
@@ -91,6 +92,7 @@ BACKOFF_S = 0.01
 
 class _Life(Enum):
     NEW = "not open"
+    OPENING = "being opened"
     OPEN = "open"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -118,6 +120,7 @@ class Writer:
         self._entropy = entropy
         self._prepare = prepare
         self._life = _Life.NEW
+        self._tasks = Tasks(self._break_down)
         self._loop: asyncio.AbstractEventLoop
         self._queue = Queue(options.batch_bytes, options.queue_bytes)
         self._timer: asyncio.Handle | None = None
@@ -147,14 +150,16 @@ class Writer:
         """The newest fragment when the last manifest went out: it lands about when that does."""
         self._linger_until_s = float("-inf")
         """Until then a manifest waits for the companion of the one before it."""
-        self._folder = Folder(objects, self._spawn)
+        self._folder = Folder(objects, self._tasks.spawn)
 
         self._settling: asyncio.Task[None] | None = None
         self._needs_ground = False
         """Whether we must settle before we take a slot."""
+        self._has_settled = False
+        """Whether nothing was put since the last settling: then there is no use in another."""
         self._losses = 0
         self._turns = TurnKeeper(
-            objects, clock, options.intent_interval_s, self._spawn, self._after_turn
+            objects, clock, options.intent_interval_s, self._tasks.spawn, self._after_turn
         )
 
     # Life.
@@ -169,9 +174,17 @@ class Writer:
         if self._life is not _Life.NEW:
             raise StateError(f"this writer is {self._life.value}", hint="make a new one")
         self._loop = asyncio.get_running_loop()
-        await self._prepare()
-        started_s = self._clock.monotonic_s()
-        self._stand_on(await find_ground(self._objects, self._entropy, {}), started_s)
+        self._life = _Life.OPENING
+        try:
+            await self._prepare()
+            started_s = self._clock.monotonic_s()
+            ground = await find_ground(self._objects, self._entropy, {})
+        except BaseException:
+            self._life = _Life.NEW
+            raise
+        if self._life is not _Life.OPENING:
+            raise StateError("this writer was closed while it was being opened", code=Code.CLOSED)
+        self._stand_on(ground, started_s)
         self._life = _Life.OPEN
         return self
 
@@ -192,13 +205,14 @@ class Writer:
 
     async def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
-        newest = self._queue.newest() or self._building
-        if newest is None and self._flights:
-            newest = self._flights[-1].batch
-        if newest is not None:
-            done: asyncio.Future[None] = self._loop.create_future()
-            newest.watchers.append(done)
-            await done
+        batches = [*(flight.batch for flight in self._flights), *self._queue.waiting()]
+        if self._building is not None:
+            batches.append(self._building)
+        watches: list[asyncio.Future[None]] = []
+        for batch in batches:
+            watches.append(self._loop.create_future())
+            batch.watchers.append(watches[-1])
+        await asyncio.gather(*watches)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -292,7 +306,7 @@ class Writer:
 
     def _pump(self) -> None:
         self._disarm()
-        if self._settling is not None or self._life in {_Life.NEW, _Life.CLOSED}:
+        if self._settling is not None or self._life not in {_Life.OPEN, _Life.CLOSING}:
             return
         self._publish()
         self._launch()
@@ -336,7 +350,7 @@ class Writer:
             self._start_flight()
         self._companion = self._flights[-1]
         self._pace.put(self._clock.monotonic_s())
-        self._swapping = self._spawn(self._swap, landed)
+        self._swapping = self._tasks.spawn(self._swap, landed)
 
     def _may_launch(self) -> bool:
         return (
@@ -356,7 +370,8 @@ class Writer:
     def _is_stale(self) -> bool:
         """Whether the ground must be looked at again before a slot is taken."""
         unseen_s = self._clock.monotonic_s() - self._validated_s
-        return self._needs_ground or (self._is_quiet() and unseen_s > self._manifest.grace_s / 2)
+        is_old = self._is_quiet() and unseen_s > self._manifest.grace_s / 2
+        return self._needs_ground or (is_old and not self._has_settled)
 
     def _arm(self) -> None:
         """Make sure the pump runs when what is queued is due."""
@@ -382,13 +397,14 @@ class Writer:
     # Fragments.
 
     def _start_flight(self) -> None:
+        self._has_settled = False
         batch = self._queue.take()
         self._pace.launch(self._clock.monotonic_s())
         at_us = max(self._clock.now_us(), self._tail.at_us)
         given = (batch, self._tail, at_us, self._entropy.token(), self._options.compression)
         if batch.num_bytes > INLINE_BYTES_MAX:
             self._building = batch
-            self._spawn(self._build_in_thread, batch, given)
+            self._tasks.spawn(self._build_in_thread, batch, given)
             return
         try:
             flight, data = build(*given)
@@ -401,18 +417,21 @@ class Writer:
         try:
             flight, data = await in_worker(build, *given)
         except Exception as error:  # noqa: BLE001 - whatever it was, its waiters must hear of it
-            self._building = None
-            self._finish(batch, error)
+            if self._building is batch:
+                self._building = None
+                self._finish(batch, error)
         else:
-            self._building = None
-            self._fly(flight, data)
+            # Should the writer have given up meanwhile, the waiters were told so: nothing flies.
+            if self._building is batch:
+                self._building = None
+                self._fly(flight, data)
         self._pump()
 
     def _fly(self, flight: Flight, data: bytes) -> None:
         self._tail = self._tail.after(flight.link, flight.seq_no)
         self._flights.append(flight)
         self._num_flying += 1
-        flight.task = self._spawn(self._put, flight, data)
+        flight.task = self._tasks.spawn(self._put, flight, data)
 
     async def _put(self, flight: Flight, data: bytes) -> None:
         try:
@@ -425,6 +444,9 @@ class Writer:
             flight.error = error
         except CordwoodError as error:
             flight.stage, flight.error = Stage.UNKNOWN, error
+        except BaseException as error:
+            flight.stage, flight.error = Stage.UNKNOWN, error
+            raise
         finally:
             self._num_flying -= 1
         if flight.stage is not Stage.LANDED:
@@ -478,7 +500,7 @@ class Writer:
     def _start_settling(self) -> None:
         if self._settling is None:
             self._needs_ground = True
-            self._settling = self._spawn(self._settle)
+            self._settling = self._tasks.spawn(self._settle)
 
     async def _settle(self) -> None:
         """Find out where the log stands and what became of our fragments; then go on."""
@@ -510,7 +532,7 @@ class Writer:
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0.001))
 
     async def _apply_fates(self, ground: Ground) -> None:
-        ours = [flight.fragment for flight in self._flights]
+        ours = [(flight.fragment, flight.link.id) for flight in self._flights]
         named = await find_named(self._objects, ground.manifest, ours)
         fates = judge(self._flights, ground.manifest, ground.tail, lambda f: f.seq_no in named)
         judged = list(zip(self._flights, fates, strict=True))
@@ -533,9 +555,10 @@ class Writer:
         self._manifest, self._etag, self._tail = ground.manifest, ground.etag, ground.tail
         self._validated_s = started_s
         self._needs_ground = not ground.named
+        self._has_settled = True
         self._companion = None
         self._folder.forget()
-        if self._life is not _Life.NEW:
+        if self._life is not _Life.OPENING:
             self._window = 1
 
     def _give_up(self, error: BaseException) -> None:
@@ -560,36 +583,17 @@ class Writer:
         self._needs_ground = self._needs_ground or was_granted
         self._pump()
 
-    # Tasks.
-
-    def _spawn(
-        self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any
-    ) -> asyncio.Task[None]:
-        """A task that belongs to the writer, so that no caller's cancellation reaches it."""
-        task = self._loop.create_task(self._guarded(work, *args))
-        _TASKS.add(task)
-        task.add_done_callback(_TASKS.discard)
-        return task
-
-    async def _guarded(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Should our own code fail, nobody is left waiting and nothing more is taken."""
-        try:
-            await work(*args)
-        except Exception as error:
-            self._life = _Life.CLOSED
-            self._swapping = self._settling = None
-            self._give_up(error)
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
-            raise
+    def _break_down(self, error: BaseException) -> None:
+        """A task of ours failed or was cancelled: nobody is left waiting, and the writer ends."""
+        self._life = _Life.CLOSED
+        self._swapping = self._settling = None
+        self._give_up(error)
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     def _not_open(self) -> CordwoodError:
-        if self._life is _Life.NEW:
+        if self._life in {_Life.NEW, _Life.OPENING}:
             return StateError("this writer is not open", hint="use it in an `async with` block")
         return StateError(
             f"this writer is {self._life.value}", code=Code.CLOSED, hint="open a new one"
         )
-
-
-_TASKS: set[asyncio.Task[None]] = set()
-"""Tasks under way: the event loop itself keeps only weak references."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -246,5 +247,6 @@ def _blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
     try:
         yield iterate()
     finally:
-        if home is portal.current():
+        # At the end of the program the loop's thread no longer runs: nothing can be waited for.
+        if not sys.is_finalizing() and home is portal.current():
             home.run(items.aclose())

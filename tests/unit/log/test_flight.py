@@ -154,14 +154,15 @@ def test_judgement(case):
     st.integers(0, 5),
 )
 def test_judgement_never_lies(stages, next_seq_no, first_seq_no, num_named):
-    """Committed means named; nothing unnamed is committed; dead needs a fact of its own."""
+    """Committed means named and not refused before; dead needs a fact of its own."""
     flights = [flight_at(5 + i, STAGES[letter]) for i, letter in enumerate(stages)]
     named = {f.seq_no for f in flights[:num_named] if f.seq_no < next_seq_no}
     manifest, tail = manifest_from(first_seq_no), tail_at(next_seq_no)
     fates = judge(flights, manifest, tail, lambda f: f.seq_no in named)
     has_died = False
     for flight, fate in zip(flights, fates, strict=True):
-        assert (fate is COMMITTED) == (flight.seq_no in named)
+        has_died = has_died or flight.stage in {Stage.REFUSED, Stage.FAILED}
+        assert (fate is COMMITTED) == (flight.seq_no in named and not has_died)
         if fate is DEAD and not has_died:
             passed = manifest.first_seq_no <= flight.seq_no < next_seq_no
             assert flight.stage in {Stage.REFUSED, Stage.FAILED} or passed
