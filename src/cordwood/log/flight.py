@@ -38,7 +38,6 @@ from cordwood.log.recovery import Landed, Tail
 class Stage(Enum):
     """How far a fragment got."""
 
-    BUILDING = "building"
     FLYING = "flying"
     LANDED = "landed"
     """It lies in its slot."""

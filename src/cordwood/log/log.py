@@ -166,7 +166,7 @@ class Log:
 
     def reader(self, *, verify: bool = True) -> Reader:
         """A reader, to be opened with `async with`."""
-        return Reader(self._objects, self._clock, verify=verify)
+        return Reader(self._objects, verify=verify)
 
     async def state(self) -> LogState:
         """Where the log stands. One GET, one LIST, one GET per cursor."""

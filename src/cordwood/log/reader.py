@@ -20,7 +20,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordwood.base.clock import Clock
 from cordwood.base.errors import (
     Code,
     CollectedError,
@@ -69,10 +68,9 @@ NO_LIMITS = Limits()
 class Reader:
     """Reads one log. Made by `Log.reader()`."""
 
-    def __init__(self, objects: LogObjects, clock: Clock, *, verify: bool = True) -> None:
+    def __init__(self, objects: LogObjects, *, verify: bool = True) -> None:
         """No I/O. `verify=False` skips checksum and setsum of every fragment read."""
         self._objects = objects
-        self._clock = clock
         self._verify = verify
 
     async def __aenter__(self) -> Self:

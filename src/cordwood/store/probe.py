@@ -93,7 +93,7 @@ async def probe(
 
 
 async def verify_conditional_puts(store: ObjectStore, *, entropy: Entropy = SYSTEM_ENTROPY) -> None:
-    """Refuse a store that ignores conditions: five requests, once per process and URL.
+    """Refuse a store that ignores conditions: a few requests, once per process and store.
 
     A `Store` that is not remote is ours and is taken to be sound.
 
@@ -101,7 +101,8 @@ async def verify_conditional_puts(store: ObjectStore, *, entropy: Entropy = SYST
         StoreError: `store_unsafe`, conditional puts are not enforced; or the store failed.
     """
     url = store.url if isinstance(store, Store) else ""
-    if url in _verified or (isinstance(store, Store) and not store.is_remote):
+    identity = store.identity if isinstance(store, Store) else None
+    if identity in _verified or (isinstance(store, Store) and not store.is_remote):
         return
     run = _Probe(store, SYSTEM_CLOCK, entropy)
     try:
@@ -116,12 +117,12 @@ async def verify_conditional_puts(store: ObjectStore, *, entropy: Entropy = SYST
         ) from error
     finally:
         await run.clean_up()
-    if url:
-        _verified.add(url)
+    if identity is not None:
+        _verified.add(identity)
 
 
-_verified: set[str] = set()
-"""URLs that passed in this process."""
+_verified: set[int] = set()
+"""Stores that passed in this process, by `Store.identity`."""
 
 
 async def _check(name: str, call: Callable[[], Awaitable[str]]) -> Check:

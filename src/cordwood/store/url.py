@@ -95,6 +95,12 @@ class Store:
         return self.scheme in REMOTE_SCHEMES
 
     @property
+    def identity(self) -> int:
+        """What tells two stores with one URL apart: endpoint and account, given or inherited."""
+        inherited = [item for item in os.environ.items() if item[0].startswith(_CLOUD_VARIABLES)]
+        return hash((self.url, repr(sorted(self._options.items())), repr(sorted(inherited))))
+
+    @property
     def local(self) -> LocalReads | None:
         """The store itself, if it is a directory: then threads may read from it directly."""
         store = self._store()
@@ -166,6 +172,10 @@ class Store:
         if "over" in self._options:
             return Store.over, (self._options["over"], self.url)
         return _restore, (self.url, self._options, self._boot)
+
+
+_CLOUD_VARIABLES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
+"""How variables begin that choose an endpoint or an account."""
 
 
 def _restore(url: str, options: dict[str, Any], boot: str) -> Store:

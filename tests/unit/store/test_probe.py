@@ -150,3 +150,12 @@ async def test_verify_of_a_failing_store():
         await verify_conditional_puts(store)
     assert Code.STORE_FAILED == caught.value.code
     await verify_conditional_puts(store)
+
+
+async def test_verify_tells_endpoints_apart():
+    """A store that passed does not vouch for another one of the same name."""
+    url = "s3://same/name"
+    await verify_conditional_puts(Store.over(MemoryStore(), url))
+    with pytest.raises(StoreError) as caught:
+        await verify_conditional_puts(Store.over(IgnoresCreate(), url))
+    assert Code.STORE_UNSAFE == caught.value.code
