@@ -85,7 +85,7 @@ def test_the_real_manifest_folds_to_a_small_root(manifest):
     while nodes := tree.fold(folded, "test"):
         for node in nodes:
             log_format.check_node(node)
-            folded = tree.substitute(folded, node.pointer()) or folded
+            folded = tree.substitute(folded, node) or folded
     assert 16_000 > len(log_format.encode(folded))
     assert manifest.setsum_hex == folded.setsum_hex
     assert manifest.fragments[-1] == folded.fragments[-1]

@@ -91,7 +91,7 @@ def test_writing_again_without_judging_is_caught(monkeypatch):
     def hasty(flights, manifest, tail, is_named):
         return [Fate.DEAD for _ in flights]
 
-    monkeypatch.setattr("cordwood.log.writer.judge", hasty)
+    monkeypatch.setattr("cordwood.log.pipeline.judge", hasty)
     assert _seeds_that_fail()
 
 
@@ -106,5 +106,5 @@ def test_acknowledging_what_merely_landed_is_caught(monkeypatch):
             Fate.COMMITTED if there else fate for there, fate in zip(landed, fates, strict=True)
         ]
 
-    monkeypatch.setattr("cordwood.log.writer.judge", trusting)
+    monkeypatch.setattr("cordwood.log.pipeline.judge", trusting)
     assert _seeds_that_fail()

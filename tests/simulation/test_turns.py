@@ -72,3 +72,47 @@ def test_without_turns_an_outsider_starves():
     took_s, offsets, _, _ = simulate(1, lambda: _outsider(1e9))
     assert len(offsets) < 3
     assert took_s >= 120
+
+
+async def _crowd(writers, seconds):
+    """The slowest append of each of several writers that all append all the time."""
+    store = FaultyStore(
+        MemoryStore(clock=LoopClock()),
+        SeededEntropy("crowd"),
+        LoopClock(),
+        latency=Latency(0.05, 0.12),
+    )
+    manifests = []
+    loop = asyncio.get_running_loop()
+
+    def log(name):
+        entropy = SeededEntropy(name)
+        return Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
+
+    await log("creator").create()
+
+    async def append_all(number):
+        slowest = 0.0
+        async with log(f"writer {number}").writer() as writer:
+            answers = []
+            while loop.time() < seconds:
+                answers.append((loop.time(), loop.create_future()))
+                writer.append(b"%d" % number).add_done_callback(
+                    lambda done, told=answers[-1][1]: told.set_result(done.result() and loop.time())
+                )
+                manifest = await log("watcher").manifest()
+                manifests.append(len(manifest.nodes) + len(manifest.fragments))
+                await asyncio.sleep(0.05)
+            for begun_s, told in answers:
+                slowest = max(slowest, await told - begun_s)
+        return slowest
+
+    return await asyncio.gather(*map(append_all, range(writers))), max(manifests)
+
+
+def test_a_crowd_takes_turns():
+    """Eight writers without a rest: none waits long, and the root stays short."""
+    # EVIDENCE-OF: G-7
+    slowest, largest_root = simulate(3, lambda: _crowd(writers=8, seconds=40.0))
+    assert max(slowest) < 25
+    assert largest_root < 60

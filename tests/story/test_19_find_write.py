@@ -127,6 +127,22 @@ def test_a_write_that_arrives_before_anybody_asks_is_found():
     simulate(1, main)
 
 
+def test_appends_that_share_a_fragment_are_found_each_at_its_own_offset():
+    """The answer is where the record is, not where its fragment begins; also after pickling."""
+
+    async def main():
+        world = World()
+        errors, writer = await world.uncertain(Fault.ERROR_AFTER, b"a", b"b", b"c")
+        await writer.append(b"marker")
+        asker = world.log(name="asker")
+        found = [await asker.find_write(pickle.loads(pickle.dumps(e))) for e in errors]
+        await writer.close()
+        assert [2, 3, 4] == found
+        assert [b"first", b"a", b"b", b"c", b"marker"] == await world.bodies()
+
+    simulate(1, main)
+
+
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.ERROR_BEFORE])
 def test_a_chain_is_decided_fragment_by_fragment(fault):
     """Several fragments in flight: each is found where it is, or all are gone for good."""

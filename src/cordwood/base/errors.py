@@ -24,6 +24,7 @@ to do. Codes are append-only: a program may match on them for ever.
 
 from __future__ import annotations
 
+from copy import copy
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -132,6 +133,7 @@ class UncertainError(ConflictError):
         write_id: the id the write carries; look for it before writing the same data again.
         chain: for an append, the offset and the write id of its fragment, after those of the
             fragments that it follows and that are as uncertain. `Log.find_write` reads it.
+        index: where in its fragment the append's first record is.
     """
 
     default_code = Code.UNCERTAIN
@@ -148,6 +150,14 @@ class UncertainError(ConflictError):
         super().__init__(message, **rest)
         self.write_id = write_id
         self.chain = chain
+        self.index = 0
+
+    def at(self, index: int) -> UncertainError:
+        """The same of another append in the fragment."""
+        twin = copy(self)
+        twin.index = index
+        twin.__cause__ = self.__cause__
+        return twin
 
 
 class NotFoundError(CordwoodError, LookupError):

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from cordwood.base.errors import Code, LimitError, Retry
+from cordwood.base.errors import Code, LimitError, Retry, UncertainError
 from cordwood.log.records import Content, Headers, concat, content_of_rows
 
 FullRow: TypeAlias = tuple[bytes, bytes | None, Headers | None, str | None]
@@ -67,6 +67,10 @@ class Rows:
         self.streams: list[str | None] = []
         self.num_bytes = 0
 
+    def __len__(self) -> int:
+        """How many records."""
+        return len(self.bodies)
+
     def content(self) -> Content:
         """The rows as columns."""
         if self.keys is None:
@@ -85,6 +89,15 @@ class Block:
         """Records that belong together, and who waits for them."""
         self.columns = columns
         self.waiter = waiter
+
+    def __len__(self) -> int:
+        """How many records."""
+        return len(self.columns)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes."""
+        return self.columns.num_bytes
 
 
 class Batch:
@@ -144,6 +157,18 @@ class Batch:
         """Everything in order, as columns."""
         return concat([p.columns if isinstance(p, Block) else p.content() for p in self.parts])
 
+    def split(self) -> list[Batch]:
+        """Its parts as batches of their own, so that one cannot spoil another."""
+        batches = []
+        for part in self.parts:
+            batch = Batch()
+            batch.parts = [part]
+            batch.num_records = len(part)
+            batch.num_bytes = part.num_bytes
+            batches.append(batch)
+        batches[-1].watchers = self.watchers
+        return batches
+
     def resolve(self, start: int) -> None:
         """Tell every waiter its offset; the batch begins at `start`."""
         offset = start
@@ -151,7 +176,7 @@ class Batch:
             if isinstance(part, Block):
                 if not part.waiter.done():
                     part.waiter.set_result(offset)
-                offset += len(part.columns)
+                offset += len(part)
             else:
                 for waiter in part.waiters:
                     if not waiter.done():
@@ -160,10 +185,14 @@ class Batch:
 
     def fail(self, error: BaseException) -> None:
         """Tell every waiter that its records were not written, or not certainly."""
+        index = 0
         for part in self.parts:
+            is_block = isinstance(part, Block)
             for waiter in (part.waiter,) if isinstance(part, Block) else part.waiters:
                 if not waiter.done():
-                    waiter.set_exception(error)
+                    own = error.at(index) if isinstance(error, UncertainError) else error
+                    waiter.set_exception(own)
+                index += len(part) if is_block else 1
 
     def _begin_rows(self, *, plain: bool) -> Rows:
         self.rows = Rows(plain=plain)

@@ -2,8 +2,8 @@
 
 While a manifest is being swapped, the nodes that would make the next one smaller are put. They
 depend only on their children, which are immutable, so it does not matter whether that swap
-succeeds. The next manifest takes them; if they are late, a later one does, and the root is longer
-until then.
+succeeds, or who swaps the manifest that names them. A node that is ready is offered to every
+manifest until the log has passed it by; if it is late, the root is longer until then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from cordwood.base.errors import AlreadyExistsError, CordwoodError
+from cordwood.base.errors import AlreadyExistsError, CordwoodError, CorruptionError
 from cordwood.log import tree
 from cordwood.log.format import Manifest, Node
 from cordwood.log.objects import LogObjects
@@ -19,49 +19,72 @@ from cordwood.log.objects import LogObjects
 Spawn = Callable[..., "asyncio.Task[None]"]
 """Starts a task that its writer owns: `spawn(function, *args)`."""
 
+PASSES_MAX = 64
+"""Manifests that go by, at most, before nodes are tried again after a store refused some."""
+
 
 class Folder:
-    """Writes nodes ahead of the manifests that will name them."""
+    """Writes nodes ahead of the manifests that will name them, each in a task of its own."""
 
     def __init__(self, objects: LogObjects, spawn: Spawn) -> None:
         """Nothing under way."""
         self._objects = objects
         self._spawn = spawn
-        self._ready: list[Node] = []
-        """Durable, and not yet named."""
+        self._pending: dict[str, Node] = {}
+        """Being written, by path."""
+        self._ready: dict[str, Node] = {}
+        """Durable, by path; named by no manifest that we know to be durable."""
         self._taken: set[str] = set()
-        """Names that belong to nodes of another shape."""
-        self.task: asyncio.Task[None] | None = None
+        """Names that belong to nodes of another shape, or to something damaged."""
+        self._failures = 0
+        self._passes = 0
+        """Manifests still to let go by before the next try."""
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def apply(self, manifest: Manifest) -> Manifest:
         """The manifest with every node that is ready and fits."""
-        for node in self._ready:
-            manifest = tree.substitute(manifest, node.pointer()) or manifest
-        self._ready = []
+        there = {pointer.path for pointer in tree.roots(manifest)}
+        awaited = there | self._pending.keys() | self._ready.keys()
+        reached = manifest.next_offset
+        for node in _children_first(self._ready):
+            manifest = tree.substitute(manifest, node) or manifest
+            # A swap may yet be lost, so a node is kept until what it stands for is gone from the
+            # root. What lies ahead of the root has landed, and somebody may still name it.
+            is_due = all(child.path in awaited for child in node.children)
+            if not is_due and node.pointer().limit <= reached:
+                del self._ready[node.path]
         return manifest
 
     def start(self, manifest: Manifest) -> None:
         """Begin to write the nodes that would make this manifest's successor smaller."""
-        if self.task is None:
-            nodes = tree.fold(manifest, manifest.writer, taken=self._taken)
-            if nodes:
-                self.task = self._spawn(self._write, nodes)
+        if self._passes:
+            self._passes -= 1
+            return
+        for node in _children_first(self._pending):
+            manifest = tree.substitute(manifest, node) or manifest
+        nodes = tree.fold(manifest, manifest.writer, taken=self._taken)
+        for node in nodes[: tree.FOLD_NODES_MAX - len(self._pending)]:
+            if node.path not in self._pending and node.path not in self._ready:
+                self._pending[node.path] = node
+                task = self._spawn(self._write, node)
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
 
-    def forget(self) -> None:
-        """What is ready was meant for another root."""
-        self._ready = []
+    async def _write(self, node: Node) -> None:
+        try:
+            await self._objects.write_node(node)
+        except (AlreadyExistsError, CorruptionError):
+            self._taken.add(node.path)
+        except CordwoodError:
+            # The root stays longer for now, and is folded when the store is well again.
+            self._failures += 1
+            self._passes = min(2**self._failures, PASSES_MAX)
+        else:
+            self._failures = 0
+            self._ready[node.path] = node
+        finally:
+            del self._pending[node.path]
 
-    async def _write(self, nodes: list[Node]) -> None:
-        writes = [self._objects.write_node(node) for node in nodes]
-        results = await asyncio.gather(*writes, return_exceptions=True)
-        self.task = None
-        self._ready = []
-        for node, result in zip(nodes, results, strict=True):
-            if isinstance(result, AlreadyExistsError):
-                self._taken.add(node.path)
-            elif isinstance(result, BaseException) and not isinstance(result, CordwoodError):
-                raise result
-        # A parent needs its children. If one failed, the root stays longer for now, and the next
-        # manifest tries again.
-        if all(result is None for result in results):
-            self._ready = nodes
+
+def _children_first(nodes: dict[str, Node]) -> list[Node]:
+    return sorted(nodes.values(), key=lambda node: (node.depth, node.pointer().start))

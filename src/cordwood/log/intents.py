@@ -5,12 +5,12 @@ manifest and then swaps it is always too late. So it leaves an *intent*, a small
 `intent/`, and the live writer, which looks there every few seconds, makes room::
 
     outsider                              busy writer
-    puts intent/turn-<id>
+    puts intent/turn-<time>-<id>
     polls the intent and the manifest     lists intent/ every `intent_interval_s`
                                           takes no new slots, lets its own land and be named
                                           deletes the intent: the turn is granted
     sees it gone: takes a slot, swaps     keeps quiet until the manifest changes, or for a while
-                                          reads the manifest, goes on
+    got through: deletes the intent       reads the manifest, goes on
 
 Safety never depends on any of this: whoever swaps, swaps by compare-and-swap. If the writer is dead
 the manifest stands still, which the outsider sees, and goes ahead by itself.
@@ -25,7 +25,7 @@ from contextlib import suppress
 import msgspec
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import CordwoodError, NotFoundError
+from cordwood.base.errors import AlreadyExistsError, CordwoodError, NotFoundError
 from cordwood.log import paths
 from cordwood.log.folding import Spawn
 from cordwood.log.objects import LogObjects
@@ -42,6 +42,10 @@ PATIENCE_SWAPS = 8
 """A granted turn lasts at least a second, and as long as this many of the writer's own swaps."""
 
 
+CROWD = 8
+"""A writer that was just asked looks this many times as often."""
+
+
 class Intent(msgspec.Struct, frozen=True):
     """What an intent object says."""
 
@@ -50,29 +54,67 @@ class Intent(msgspec.Struct, frozen=True):
     created_us: int
 
 
-async def ask_turn(objects: LogObjects, clock: Clock, entropy: Entropy) -> None:
-    """Return when it is our turn, or when nobody else writes. One PUT, then two HEADs a poll."""
-    token = entropy.token()
-    key = objects.key(paths.intent(TURN, token))
-    intent = Intent(TURN, token, clock.now_us())
-    started_s = clock.monotonic_s()
-    await objects.store.put(key, msgspec.json.encode(intent), "create")
-    put_s = clock.monotonic_s() - started_s
-    stand_still_s = min(STAND_STILL_MAX_S, max(STAND_STILL_MIN_S, STAND_STILL_PUTS * put_s))
-    try:
-        etag = await objects.manifest_etag()
-        since_s = clock.monotonic_s()
-        while clock.monotonic_s() - since_s < stand_still_s:
+class TurnAsker:
+    """An outsider's side: one intent, which keeps its age until the outsider has got through."""
+
+    def __init__(self, objects: LogObjects, clock: Clock, entropy: Entropy) -> None:
+        """Nothing asked yet."""
+        self._objects = objects
+        self._clock = clock
+        self._entropy = entropy
+        self._key: str | None = None
+        self._content = b""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether an intent may stand."""
+        return self._key is not None
+
+    async def ask(self) -> None:
+        """Return when it is our turn, or when nobody else writes. One PUT, then two HEADs a poll.
+
+        Asked again before `release`, the same intent is put again: who lost its turn to somebody
+        does not go to the end of the line.
+        """
+        if self._key is None:
+            intent = Intent(TURN, self._entropy.token(), self._clock.now_us())
+            path = paths.intent(TURN, f"{intent.created_us:016x}-{intent.id}")
+            self._key, self._content = self._objects.key(path), msgspec.json.encode(intent)
+        started_s = self._clock.monotonic_s()
+        with suppress(AlreadyExistsError):
+            await self._objects.store.put(self._key, self._content, "create")
+        put_s = self._clock.monotonic_s() - started_s
+        still_s = min(STAND_STILL_MAX_S, max(STAND_STILL_MIN_S, STAND_STILL_PUTS * put_s))
+        etag = await self._objects.manifest_etag()
+        since_s = self._clock.monotonic_s()
+        until_s = since_s + still_s
+        while True:
             await asyncio.sleep(POLL_S)
             try:
-                await objects.store.head(key)
+                await self._objects.store.head(self._key)
             except NotFoundError:
                 return
-            now = await objects.manifest_etag()
+            now = await self._objects.manifest_etag()
+            now_s = self._clock.monotonic_s()
             if now != etag:
-                etag, since_s = now, clock.monotonic_s()
-    finally:
-        await objects.store.delete([key])
+                etag, since_s, until_s = now, now_s, now_s + still_s
+            elif now_s >= until_s:
+                # Nobody is busy. Those who wait go one after the other, the oldest first.
+                until_s = since_s + still_s * (1 + await self._rank())
+                if now_s >= until_s:
+                    return
+
+    async def release(self) -> None:
+        """We got through, or no longer want to. One DELETE, if anything was asked."""
+        if self._key is not None:
+            key, self._key = self._key, None
+            with suppress(CordwoodError):
+                await self._objects.store.delete([key])
+
+    async def _rank(self) -> int:
+        """How many have waited longer. One LIST."""
+        waiting = [meta.key async for meta in self._objects.list(paths.intent(TURN, ""))]
+        return sum(key < (self._key or "") for key in waiting)
 
 
 class TurnKeeper:
@@ -93,6 +135,7 @@ class TurnKeeper:
         self._spawn = spawn
         self._wake = wake
         self._looked_s = clock.monotonic_s()
+        self._was_asked = False
         self.asked: str | None = None
         """The intent to be granted. While there is one, its writer takes no new slots."""
         self.task: asyncio.Task[None] | None = None
@@ -100,7 +143,9 @@ class TurnKeeper:
     def look(self) -> None:
         """Look for intents, if it is time. One LIST."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._looked_s >= self._interval_s and self.task is None and self.asked is None:
+        # Where somebody asked there are others, most likely.
+        interval_s = self._interval_s / CROWD if self._was_asked else self._interval_s
+        if now_s - self._looked_s >= interval_s and self.task is None and self.asked is None:
             self._looked_s = now_s
             self.task = self._spawn(self._find)
 
@@ -114,13 +159,13 @@ class TurnKeeper:
         """The turn that was asked for first."""
         try:
             prefix = paths.intent(TURN, "")
-            turns = [(m.modified_us, m.key) async for m in self._objects.list(prefix)]
-            self.asked = min(turns)[1] if turns else None
+            self.asked = min([m.key async for m in self._objects.list(prefix)], default=None)
         except CordwoodError:
             # Making room is a courtesy; the next look comes soon.
             self.asked = None
         finally:
             self.task = None
+        self._was_asked = self.asked is not None
         self._wake(False)
 
     async def _give_way(self, key: str, etag: str, patience_s: float) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -284,6 +285,15 @@ def _check_headers(headers: pa.Array) -> None:
     most = pc.max(pc.list_value_length(headers)).as_py()
     if most is not None and most > HEADERS_MAX:
         raise _too_large("headers", most, HEADERS_MAX, "headers")
+    # One number for each pair of record and name: a record with a name twice has one number twice.
+    kinds = names.dictionary_encode()
+    parents = pc.list_parent_indices(headers).to_numpy()
+    pairs = parents * max(1, len(kinds.dictionary)) + kinds.indices.to_numpy()
+    if len(np.unique(pairs)) != len(pairs):
+        raise InvalidInputError(
+            "column headers: a record has two headers of one name",
+            hint="join their values, or give them different names",
+        )
 
 
 def _encode(what: str, text: str) -> bytes:

@@ -27,7 +27,7 @@ Readers see only what the manifest names, so nothing is read before it was adopt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -201,8 +201,13 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
     return Landed(pointer, stand_in, has_columns)
 
 
-async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, Landed]) -> Ground:
-    """Load the manifest and adopt what follows it.
+async def find_ground(
+    objects: LogObjects,
+    entropy: Entropy,
+    own: Mapping[int, Landed],
+    fold: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+) -> Ground:
+    """Load the manifest and adopt what follows it; `fold` may make what is swapped smaller.
 
     Two GETs on a log at rest. After `SWAPS_MAX` lost swaps the ground is returned as it is, not
     `named`: a busy writer is naming its own fragments.
@@ -220,7 +225,7 @@ async def find_ground(objects: LogObjects, entropy: Entropy, own: Mapping[int, L
         if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
             return Ground(manifest, etag, run.tail, named=not run.adopted)
         await objects.sync(run.found)
-        adopted = adopt(manifest, run, entropy)
+        adopted = fold(adopt(manifest, run, entropy))
         try:
             etag = await objects.swap(adopted, etag)
         except ConflictError:
@@ -281,22 +286,25 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
     if not error.chain:
         raise InvalidInputError("this error is not about an append", hint="read the log instead")
     manifest = (await find_ground(objects, entropy, {})).manifest
-    for start, write_id in error.chain:
-        if start < manifest.oldest_offset:
-            raise _still_open(error, "the place where it would be has been collected", "")
-        if start >= manifest.next_offset:
-            raise _still_open(
-                error,
-                "the place where it would be is still open",
-                "append something else, which closes it, and ask again",
-            )
-        fragment = await objects.find(manifest, start)
-        if fragment is None or fragment.start != start:
-            return None
-        if await _write_id(objects, fragment) != write_id:
-            return None
-        await objects.sync([fragment.path, paths.MANIFEST])
-    return error.chain[-1][0]
+    place = error.chain[-1][0]
+    if place < manifest.oldest_offset:
+        raise _still_open(error, "the place where it would be has been collected", "")
+    # Its own place decides, once the log has passed it; until then those it would follow.
+    for start, write_id in reversed(error.chain):
+        if manifest.oldest_offset <= start < manifest.next_offset:
+            fragment = await objects.find(manifest, start)
+            if fragment is None or fragment.start != start:
+                return None
+            if await _write_id(objects, fragment) != write_id:
+                return None
+            if start == place:
+                await objects.sync([fragment.path, paths.MANIFEST])
+                return place + error.index
+    raise _still_open(
+        error,
+        "the place where it would be is still open",
+        "append something else, which closes it, and ask again",
+    )
 
 
 def _still_open(error: UncertainError, why: str, hint: str) -> UncertainError:

@@ -129,60 +129,68 @@ def fold(
 ) -> list[Node]:
     """Nodes that would make the root smaller, children before parents.
 
-    Substituting all of them, in order, gives the folded root. A node whose path is `taken` (by one
-    of another shape) gets a child more, if there is one to spare.
+    Substituting all of them, in order, gives the folded root. Where a node's path is `taken` (by
+    one of another shape, or by something damaged) it gets a child more, if there is one to spare.
     """
     made: list[Node] = []
     fragments = list(manifest.fragments)
     nodes = list(manifest.nodes)
-    while len(fragments) > fanout and len(made) < FOLD_NODES_MAX:
-        node = make_node(fragments[:fanout], writer)
-        if node.path in taken and len(fragments) > fanout + 1:
-            node = make_node(fragments[: fanout + 1], writer)
+    while len(made) < FOLD_NODES_MAX:
+        node = _node_over(fragments[:-1], writer, fanout, taken)
+        if node is None:
+            break
         del fragments[: len(node.children)]
         made.append(node)
         nodes.append(node.pointer())
-    while len(made) < FOLD_NODES_MAX and (run := _foldable_run(nodes, fanout)) is not None:
-        node = make_node(nodes[run : run + fanout], writer)
-        nodes[run : run + fanout] = [node.pointer()]
+    begin = 0
+    while len(made) < FOLD_NODES_MAX and begin < len(nodes):
+        end = begin
+        while end < len(nodes) and nodes[end].depth == nodes[begin].depth:
+            end += 1
+        node = _node_over(nodes[begin:end], writer, fanout, taken)
+        if node is None:
+            begin = end
+            continue
+        nodes[begin : begin + len(node.children)] = [node.pointer()]
         made.append(node)
+        begin = 0
     return made
 
 
-def _foldable_run(nodes: Sequence[NodePointer], fanout: int) -> int | None:
-    """Where the first `fanout` neighbours of equal depth begin."""
-    begin = 0
-    for i, node in enumerate(nodes):
-        if node.depth != nodes[begin].depth:
-            begin = i
-        if i - begin + 1 == fanout:
-            return begin
+def _node_over(
+    neighbours: Sequence[NodePointer] | Sequence[Fragment],
+    writer: str,
+    fanout: int,
+    taken: Container[str],
+) -> Node | None:
+    """The node over the first `fanout` neighbours, or a few more to have a name of its own."""
+    for count in range(fanout, min(len(neighbours), 2 * fanout) + 1):
+        node = make_node(neighbours[:count], writer)
+        if node.path not in taken:
+            return node
     return None
 
 
-def substitute(manifest: Manifest, pointer: NodePointer) -> Manifest | None:
-    """The manifest with the node in place of what it covers, or None if it does not fit.
+def substitute(manifest: Manifest, node: Node) -> Manifest | None:
+    """The manifest with the node in place of its children, or None if it does not fit.
 
-    It fits where a run of two or more neighbours has its bounds and its setsum, and at least one
-    fragment stays in the root.
+    It fits where its children, two or more, stand side by side in the root, and a fragment stays
+    behind them. Children are compared whole: equal records in other slots add up to an equal sum.
     """
-    pointers = roots(manifest)
-    begin = next((i for i, p in enumerate(pointers) if p.start == pointer.start), None)
-    end = next((i for i, p in enumerate(pointers, 1) if p.limit == pointer.limit), None)
-    if begin is None or end is None or end - begin < 2 or end == len(pointers):
+    pointers, children = roots(manifest), node.children
+    begin = next((i for i, p in enumerate(pointers) if p == children[0]), len(pointers))
+    end = begin + len(children)
+    if len(children) < 2 or end >= len(pointers) or pointers[begin:end] != children:
         return None
     if begin > len(manifest.nodes):
         # Fragments would be left in front of a node.
-        return None
-    covered = pointers[begin:end]
-    if Setsum.sum([p.setsum_hex for p in covered]).hexdigest() != pointer.setsum_hex:
         return None
     rest = pointers[end:]
     return msgspec.structs.replace(
         manifest,
         nodes=(
             *(p for p in pointers[:begin] if isinstance(p, NodePointer)),
-            pointer,
+            node.pointer(),
             *(p for p in rest if isinstance(p, NodePointer)),
         ),
         fragments=tuple(p for p in rest if isinstance(p, Fragment)),

@@ -1,25 +1,30 @@
 """Writers, readers, crashes and a faulty store against a model of a log, in simulated time.
 
-The model is a dictionary: every record appended has a body of its own, so at any time
+The model gives every record appended a name of its own, whatever its body, so at any time
 
 M1  a record whose append was acknowledged is read at the offset it was told, by every read that
-    begins afterwards, with its own body;
-M2  no body is read twice;
-M3  a record whose append failed for certain is never read;
+    begins afterwards, with its own body; no two records were told one offset;
+M2  no body is read more often than it was appended,
+M3  not counting appends that failed for certain;
 M4  what a read returned, every later read returns again (the log only grows);
-M5  records of one writer keep the order of its calls, and an atomic batch is read whole;
-M6  once something else has been appended, what was uncertain can be found out, and is so;
+M5  records of one writer keep the order of its calls, an atomic batch is read whole, and times
+    never go back (bodies that several records share are left out here: nobody can tell which);
+M6  once something else has been appended, what was uncertain can be found out, and is so; nothing
+    else is read, but for what a killed writer never heard of;
 M7  at the end the log opens, a scrub finds nothing, and every fragment read was verified.
 
-Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills and
-pauses.
+Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills, pauses,
+clocks that go wrong, and whether all records look alike.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - seeded, and only by a simulation
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count, pairwise
+from typing import NamedTuple
 
 from cordwood.base.clock import LoopClock, SeededEntropy
 from cordwood.base.errors import (
@@ -45,16 +50,23 @@ class ModelBrokenError(AssertionError):
     """The log did something the model does not allow."""
 
 
+class Name(NamedTuple):
+    """One record that was appended: by which writer, and its place in that writer's calls."""
+
+    writer: str
+    place: int
+
+
 @dataclass(slots=True)
 class Model:
     """What has been promised and seen."""
 
-    acknowledged: dict[bytes, int] = field(default_factory=dict)
-    refused: set[bytes] = field(default_factory=set)
-    appended: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    """Each body, with its writer and its place in that writer's calls."""
-    uncertain: list[tuple[UncertainError, list[bytes]]] = field(default_factory=list)
-    groups: list[list[bytes]] = field(default_factory=list)
+    bodies: dict[Name, bytes] = field(default_factory=dict)
+    """Everything appended."""
+    acknowledged: dict[Name, int] = field(default_factory=dict)
+    refused: set[Name] = field(default_factory=set)
+    uncertain: list[tuple[UncertainError, list[Name]]] = field(default_factory=list)
+    groups: list[list[Name]] = field(default_factory=list)
     seen: list[bytes] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
@@ -62,36 +74,59 @@ class Model:
         """Add to the trace."""
         self.trace.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
-    def check_read(self, promised: dict[bytes, int], records: list[Record]) -> None:
+    def check_read(self, promised: dict[Name, int], records: list[Record]) -> None:
         """Check one whole read against what was promised before it began."""
         bodies = [record.body for record in records]
-        places = {record.body: record.offset for record in records}
-        if len(places) != len(bodies):
-            twice = sorted({b for b in bodies if bodies.count(b) > 1})
-            raise ModelBrokenError(f"M2: read twice: {twice[:3]}")
-        for body, offset in promised.items():
-            if places.get(body) != offset:
-                raise ModelBrokenError(
-                    f"M1: {body!r} was promised at {offset}, is at {places.get(body)}"
-                )
-        if wrong := self.refused & places.keys():
-            raise ModelBrokenError(f"M3: failed for certain, but read: {sorted(wrong)[:3]}")
+        if [record.offset for record in records] != list(range(1, len(records) + 1)):
+            raise ModelBrokenError("M4: offsets are not 1, 2, 3, …")
+        if len(set(promised.values())) != len(promised):
+            raise ModelBrokenError("M1: two records were told one offset")
+        for name, offset in promised.items():
+            if bodies[offset - 1 : offset] != [self.bodies[name]]:
+                raise ModelBrokenError(f"M1: {name} was promised at {offset}, is not there")
+        appended = Counter(self.bodies.values())
+        refused = Counter(self.bodies[name] for name in self.refused)
+        for body, times in Counter(bodies).items():
+            if times > appended[body]:
+                raise ModelBrokenError(f"M2: {body!r} was read {times} times")
+            if times > appended[body] - refused[body]:
+                raise ModelBrokenError(f"M3: {body!r} failed for certain, but was read")
         if bodies[: len(self.seen)] != self.seen[: len(bodies)]:
             raise ModelBrokenError("M4: an earlier read saw something else")
         if len(bodies) > len(self.seen):
             self.seen = bodies
-        if [record.offset for record in records] != list(range(1, len(records) + 1)):
-            raise ModelBrokenError("M4: offsets are not 1, 2, 3, …")
+        self._check_order(records, appended)
+
+    def _check_order(self, records: list[Record], appended: Counter[bytes]) -> None:
+        for before, after in pairwise(records):
+            if before.timestamp_us > after.timestamp_us:
+                raise ModelBrokenError(f"M5: time goes back at offset {after.offset}")
+        names = {body: name for name, body in self.bodies.items() if appended[body] == 1}
+        places = {names[r.body]: r.offset for r in records if r.body in names}
         last: dict[str, int] = {}
-        for body in bodies:
-            writer, place = self.appended[body]
-            if place <= last.get(writer, -1):
-                raise ModelBrokenError(f"M5: {body!r} was appended before something read earlier")
-            last[writer] = place
+        for name in places:
+            if name.place <= last.get(name.writer, -1):
+                raise ModelBrokenError(f"M5: {name} was appended before something read earlier")
+            last[name.writer] = name.place
         for group in self.groups:
-            where = [places[b] for b in group if b in places]
+            where = [places[name] for name in group if name in places]
             if where and where != list(range(where[0], where[0] + len(group))):
-                raise ModelBrokenError(f"M5: an atomic batch was split: {group[0]!r}")
+                raise ModelBrokenError(f"M5: an atomic batch was split: {group[0]}")
+
+
+class WrongClock(LoopClock):
+    """A wall clock that is off, or stands still."""
+
+    def __init__(self, off_us: int, *, stands: bool) -> None:
+        """Off by so much; if it `stands`, for ever."""
+        super().__init__()
+        self._off_us = off_us
+        self._stands = stands
+
+    def now_us(self) -> int:
+        """What a wrong clock says."""
+        right_us = super().now_us()
+        return self._off_us + (1_700_000_000_000_000 if self._stands else right_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +144,12 @@ class Weather:
     deadline_s: float
     in_flight: int
     pace_s: float
+    alike: bool
+    """Whether all records of a moment have one body."""
+    clocks_off_s: float
+    """How far wall clocks may be off, either way."""
+    clocks_stand: float
+    """The share of wall clocks that stand still."""
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
@@ -136,6 +177,9 @@ class Weather:
             deadline_s=chance.choice([1.0, 10.0, 60.0]),
             in_flight=chance.choice([1, 3, 8]),
             pace_s=chance.choice([0.005, 0.03, 0.3]),
+            alike=chance.random() < 0.3,
+            clocks_off_s=chance.choice([0.0, 0.0, 5.0, 86_400.0]),
+            clocks_stand=chance.choice([0.0, 0.0, 1.0, 0.5]),
         )
 
 
@@ -208,7 +252,9 @@ class LogSimulation:
             deadline_s=deadline_s or self.weather.deadline_s,
             attempt_s=5.0,
         )
-        log = Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
+        off_us = int((2 * entropy.uniform() - 1) * self.weather.clocks_off_s * 1_000_000)
+        clock = WrongClock(off_us, stands=entropy.uniform() < self.weather.clocks_stand)
+        log = Log(Store.over(store, "sim:"), "log", clock=clock, entropy=entropy)
         return log, door
 
     # Writers.
@@ -261,23 +307,22 @@ class LogSimulation:
         loop = asyncio.get_running_loop()
         started = loop.time()
         while not self._over and loop.time() - started < until:
-            bodies = []
-            for _ in range(self.chance.choice([1, 1, 1, 2, 5])):
-                self._count += 1
-                bodies.append(f"{name}:{place}:{self._count}".encode())
-                self.model.appended[bodies[-1]] = (name, place)
-                place += 1
+            names = [
+                self._append(name, place + i) for i in range(self.chance.choice([1, 1, 1, 2, 5]))
+            ]
+            place += len(names)
+            bodies = [self.model.bodies[n] for n in names]
             try:
                 if len(bodies) == 1:
                     future = writer.append(bodies[0])
                 else:
-                    self.model.groups.append(bodies)
+                    self.model.groups.append(names)
                     future = writer.append_many(bodies)
             except (LimitError, StateError):
-                self.model.refused.update(bodies)
+                self.model.refused.update(names)
                 await asyncio.sleep(0.1)
                 continue
-            answers.add(asyncio.ensure_future(self._answer(future, bodies, name)))
+            answers.add(asyncio.ensure_future(self._answer(future, names)))
             if self.chance.random() < 0.7:
                 await asyncio.sleep(self.chance.expovariate(1 / self.weather.pace_s))
         await writer.close()
@@ -286,19 +331,27 @@ class LogSimulation:
             for answer in answers:
                 answer.result()
 
-    async def _answer(self, future: asyncio.Future[int], bodies: list[bytes], name: str) -> None:
+    def _append(self, writer: str, place: int) -> Name:
+        """A new record, known to the model."""
+        self._count += 1
+        name = Name(writer, place)
+        body = b"same" if self.weather.alike else f"{writer}:{place}:{self._count}".encode()
+        self.model.bodies[name] = body
+        return name
+
+    async def _answer(self, future: asyncio.Future[int], names: list[Name]) -> None:
+        first = names[0]
         try:
             offset = await future
         except UncertainError as error:
-            self.model.note(f"{name} uncertain {bodies[0]!r}")
-            self.model.uncertain.append((error, bodies))
+            self.model.note(f"{first} uncertain")
+            self.model.uncertain.append((error, names))
         except StoreError as error:
-            self.model.note(f"{name} failed {bodies[0]!r}: {error.code}")
-            self.model.refused.update(bodies)
+            self.model.note(f"{first} failed: {error.code}")
+            self.model.refused.update(names)
         else:
-            self.model.note(f"{name} acknowledged {bodies[0]!r} at {offset}")
-            for i, body in enumerate(bodies):
-                self.model.acknowledged[body] = offset + i
+            self.model.note(f"{first} acknowledged at {offset}")
+            self.model.acknowledged.update(zip(names, count(offset), strict=False))
 
     # Readers.
 
@@ -322,15 +375,22 @@ class LogSimulation:
     async def _audit(self) -> None:
         log, _ = self._process("auditor", deadline_s=600.0)
         async with log.writer() as writer:
-            self.model.appended[b"last"] = ("auditor", 0)
-            self.model.acknowledged[b"last"] = await writer.append(b"last")
+            last = self._append("auditor", 0)
+            self.model.acknowledged[last] = await writer.append(self.model.bodies[last])
         await self._read_all(deadline_s=600.0)
-        if len(self.model.seen) < len(self.model.acknowledged):
-            raise ModelBrokenError("M1: fewer records than were acknowledged")
-        seen = set(self.model.seen)
-        for error, bodies in self.model.uncertain:
-            if (await log.find_write(error) is not None) != (seen >= set(bodies)):
-                raise ModelBrokenError(f"M6: {bodies[0]!r}: {error} is not where it was found")
+        known = dict(self.model.acknowledged)
+        for error, names in self.model.uncertain:
+            offset = await log.find_write(error)
+            if offset is not None:
+                known.update(zip(names, count(offset), strict=False))
+        doubtful = sum(len(names) for _, names in self.model.uncertain)
+        answered = len(self.model.acknowledged) + len(self.model.refused) + doubtful
+        # A killed writer's appends were never answered: they may be there or not.
+        others = len(self.model.seen) - len(known)
+        if len(set(known.values())) < len(known) or others > len(self.model.bodies) - answered:
+            raise ModelBrokenError(f"M6: {len(self.model.seen)} were read, {len(known)} are known")
+        if any(self.model.seen[offset - 1] != self.model.bodies[n] for n, offset in known.items()):
+            raise ModelBrokenError("M6: something is not where it was found")
         # A deep scrub decodes in threads, which the loop refuses; the reads above verified it all.
         report = await log.scrub(deep=False)
         if not report.ok or report.records != len(self.model.seen):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.base.errors import Code, LimitError
+from cordwood.base.errors import Code, LimitError, UncertainError
 from cordwood.log.batch import Batch, Queue
 from cordwood.log.records import content_of_bodies, content_of_rows
 
@@ -108,6 +109,31 @@ def test_everybody_hears_of_a_failure():
     batch.fail(error)
     assert [error] * 3 == [waiter.answer for waiter in (*rows, block)]
     assert gone.answer is None
+
+
+def test_everybody_hears_where_its_uncertain_records_would_be():
+    """An uncertain append can be looked for by its own place in the fragment."""
+    batch = Batch()
+    rows = add_rows(batch, b"a", b"b")
+    block = add_block(batch, b"c", b"d")
+    (late,) = add_rows(batch, b"e")
+    batch.fail(UncertainError("lost", write_id="w", chain=((7, "w"),)))
+    assert [0, 1, 2, 4] == [waiter.answer.index for waiter in (*rows, block, late)]
+    assert {("w", ((7, "w"),))} == {(w.answer.write_id, w.answer.chain) for w in (block, late)}
+
+
+def test_a_batch_splits_into_its_parts():
+    """Records, bytes and order are kept; who watches the whole watches the last part."""
+    batch = Batch()
+    add_rows(batch, b"a", b"b")
+    add_block(batch, b"c", b"d")
+    add_rows(batch, b"e")
+    batch.watchers.append(Told())
+    parts = batch.split()
+    assert [2, 2, 1] == [part.num_records for part in parts]
+    assert batch.num_bytes == sum(part.num_bytes for part in parts)
+    assert batch.content().body == pa.concat_arrays([p.content().body for p in parts])
+    assert [[], [], batch.watchers] == [part.watchers for part in parts]
 
 
 operations = st.lists(

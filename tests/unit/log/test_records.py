@@ -346,13 +346,13 @@ def test_concat_of_one_is_itself():
     assert content is concat([content])
 
 
-def test_a_repeated_header_name_gives_its_last_value():
-    """Only a foreign writer can repeat one; a record's headers are a map."""
-    content = content_of_arrow(
-        headers_table([{"name": "n", "value": b"1"}, {"name": "n", "value": b"2"}])
-    )
-    (record,) = iter_records(build_table(content, 1, 1))
-    assert {"n": b"2"} == record.headers
+def test_a_repeated_header_name_is_refused():
+    """A record's headers are a map: of two values under one name only one could be read back."""
+    twice = [{"name": "n", "value": b"1"}, {"name": "n", "value": b"2"}]
+    once = [{"name": "m", "value": b"1"}, {"name": "n", "value": b"2"}]
+    with pytest.raises(InvalidInputError, match="two headers of one name"):
+        content_of_arrow(headers_table(once, twice))
+    assert 3 == len(content_of_arrow(headers_table(once, None, once)))
 
 
 def test_a_plain_batch_gives_plain_records():

@@ -46,7 +46,7 @@ def fold_all(manifest, fanout=tree.FANOUT, nodes=None):
     """Fold until nothing is left to fold, keeping the nodes made."""
     while made := tree.fold(manifest, manifest.writer, fanout):
         for node in made:
-            smaller = tree.substitute(manifest, node.pointer())
+            smaller = tree.substitute(manifest, node)
             assert smaller is not None
             manifest = smaller
             if nodes is not None:
@@ -167,7 +167,7 @@ def test_one_fragment_more_is_folded():
     (node,) = tree.fold(manifest, "w")
     assert manifest.fragments[:-1] == node.fragments
     assert (1, "w") == (node.depth, node.writer)
-    folded = tree.substitute(manifest, node.pointer())
+    folded = tree.substitute(manifest, node)
     assert (node.pointer(),) == folded.nodes
     assert manifest.fragments[-1:] == folded.fragments
     assert manifest.setsum_hex == folded.setsum_hex
@@ -200,37 +200,38 @@ def test_every_node_has_at_least_two_children():
 
 
 def test_a_node_that_does_not_fit_is_not_substituted():
-    """Bounds and sum must be those of two or more neighbours, and a fragment must stay."""
+    """Its children must be two or more neighbours of the root, and a fragment must stay."""
     manifest = manifest_of(6)
-    fits = tree.make_node(manifest.fragments[:4], "w").pointer()
-    assert tree.substitute(manifest, fits) is not None
-    other_sum = msgspec.structs.replace(fits, setsum_hex=SETSUMS[0], path=paths.node(SETSUMS[0]))
-    other_start = msgspec.structs.replace(fits, start_position=Position(0))
-    other_limit = msgspec.structs.replace(fits, limit_position=Position(99))
-    backwards = msgspec.structs.replace(
-        fits, start_position=fits.limit_position, limit_position=fits.start_position
-    )
-    everything = tree.make_node(manifest.fragments, "w").pointer()
-    the_newest = tree.make_node(manifest.fragments[4:], "w").pointer()
-    a_lone_child = tree.make_node(manifest.fragments[:1], "w").pointer()
-    for pointer in (
-        other_sum,
-        other_start,
-        other_limit,
-        backwards,
-        everything,
-        the_newest,
-        a_lone_child,
+    run = manifest.fragments
+    assert tree.substitute(manifest, tree.make_node(run[:4], "w")) is not None
+    elsewhere = fake_run(6, seq_no=101)
+    for children in (
+        run,
+        run[4:],
+        run[:1],
+        (run[0], run[2]),
+        (*run[:3], elsewhere[3]),
+        (*run[3:], *fake_run(2, seq_no=7, start=7)),
     ):
-        assert tree.substitute(manifest, pointer) is None
+        assert tree.substitute(manifest, tree.make_node(children, "w")) is None
+
+
+def test_equal_records_in_other_slots_do_not_fit():
+    """Two fragments may have one range and one setsum; a node over the other one is not ours."""
+    manifest = manifest_of(6)
+    twin = msgspec.structs.replace(manifest.fragments[1], seq_no=99, path=paths.fragment(99))
+    node = tree.make_node((manifest.fragments[0], twin), "w")
+    ours = tree.make_node(manifest.fragments[:2], "w")
+    assert node.path == ours.path
+    assert tree.substitute(manifest, node) is None
 
 
 def test_a_node_is_not_substituted_twice():
     """Once it is there it is a lone child of itself."""
     manifest = manifest_of(9)
     (node,) = tree.fold(manifest, "w")
-    folded = tree.substitute(manifest, node.pointer())
-    assert tree.substitute(folded, node.pointer()) is None
+    folded = tree.substitute(manifest, node)
+    assert tree.substitute(folded, node) is None
 
 
 def test_a_node_is_not_substituted_after_its_range_was_collected():
@@ -238,26 +239,37 @@ def test_a_node_is_not_substituted_after_its_range_was_collected():
     manifest = manifest_of(20)
     (node, *_) = tree.fold(manifest, "w")
     shorter = msgspec.structs.replace(manifest, fragments=manifest.fragments[3:])
-    assert tree.substitute(shorter, node.pointer()) is None
+    assert tree.substitute(shorter, node) is None
 
 
 def test_a_node_with_fragments_before_it_is_not_substituted():
     """Nodes come before fragments: a node over later fragments has no place, and loses nothing."""
     manifest = manifest_of(2 * tree.FANOUT + 1)
     _, second, *_ = tree.fold(manifest, "w")
-    assert tree.substitute(manifest, second.pointer()) is None
+    assert tree.substitute(manifest, second) is None
 
 
-def test_a_node_of_another_shape_over_the_same_records_fits():
-    """What is there under a node's name may have other children; bounds and sum decide."""
-    manifest = manifest_of(9)
-    flat = tree.make_node(manifest.fragments[:8], "w")
-    halves = [tree.make_node(manifest.fragments[i : i + 4], "w").pointer() for i in (0, 4)]
-    deep = tree.make_node(halves, "other")
-    assert flat.path == deep.path
-    folded = tree.substitute(manifest, deep.pointer())
-    assert 2 == folded.nodes[0].depth
-    log_format.check_manifest(folded, writing=True)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_name_that_is_taken_is_avoided_on_every_level(depth):
+    """The node gets a child more, and the tree still folds to nothing but small levels."""
+    fanout = tree.FANOUT
+    manifest = manifest_of(fanout**2 + 2 * fanout + 1)
+    made = tree.fold(manifest, "w")
+    avoided = next(node for node in made if node.depth == depth)
+    again = tree.fold(manifest, "w", taken={avoided.path})
+    assert avoided.path not in {node.path for node in again}
+    larger = next(node for node in again if node.depth == depth)
+    assert fanout + 1 == len(larger.children)
+    for node in again:
+        manifest = tree.substitute(manifest, node) or pytest.fail("does not fit")
+    log_format.check_manifest(manifest, writing=True)
+
+
+def test_a_name_that_is_taken_waits_for_a_child_more():
+    """With no child to spare the root stays as it is."""
+    manifest = manifest_of(tree.FANOUT + 1)
+    (node,) = tree.fold(manifest, "w")
+    assert [] == tree.fold(manifest, "w", taken={node.path})
 
 
 batches = st.lists(st.integers(1, 12), min_size=1, max_size=40)
@@ -275,7 +287,7 @@ def test_folding_conserves_the_log(sizes, fanout, num_records, data):
         manifest = tree.append(manifest, run, TAG)
         before = manifest
         for node in waiting:
-            manifest = tree.substitute(manifest, node.pointer()) or manifest
+            manifest = tree.substitute(manifest, node) or manifest
         assert before.setsum_hex == manifest.setsum_hex
         waiting = []
         if data.draw(st.booleans(), label="fold"):
@@ -326,7 +338,7 @@ def largest_root(count, per_manifest):
         run = fake_run(per_manifest, done + 1, start + done)
         manifest = tree.append(manifest, run, TAG)
         for node in waiting:
-            manifest = tree.substitute(manifest, node.pointer()) or manifest
+            manifest = tree.substitute(manifest, node) or manifest
         waiting = tree.fold(manifest, manifest.writer)
         assert run[-1] is manifest.fragments[-1]
         estimate = 300 * len(manifest.nodes) + 250 * len(manifest.fragments)

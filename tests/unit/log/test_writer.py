@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import cordwood
+from cordwood import LimitError
 from cordwood.base.clock import LoopClock, SeededEntropy
 from cordwood.log.log import Log
 from cordwood.log.options import Options
@@ -215,3 +216,19 @@ def test_a_writer_is_opened_once_and_closed_for_good():
         return caught.value.code
 
     assert simulate(1, main) == "closed"
+
+
+async def test_a_block_that_makes_no_fragment_spoils_nobody_elses(monkeypatch):
+    """What shares a batch with it is written all the same, in order."""
+    monkeypatch.setattr("cordwood.log.flight.FRAGMENT_BYTES_MAX", 4_000)
+    log = cordwood.Log(cordwood.Store.over(MemoryStore()), "log")
+    async with log.writer(create=True, options=Options(compression="none")) as writer:
+        before = writer.append(b"before")
+        block = writer.append_many([b"x" * 5_000, b"y"])
+        after = writer.append(b"after")
+        await writer.flush()
+        with pytest.raises(LimitError, match="smaller batches"):
+            await block
+        assert [1, 2] == [await before, await after]
+    async with log.reader() as reader:
+        assert [b"before", b"after"] == [record.body async for record in reader.read()]
