@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordwood.base.errors import InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.bench import bench
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
 from cordwood.cli.tree import draw
@@ -48,11 +49,17 @@ log.add_command(bench)
 def create(url: str, *, exist_ok: bool, grace_s: int, as_json: bool) -> None:
     """Create the log at URL."""
     named = Log.from_url(url)
-    named.create(exist_ok=exist_ok, grace_s=grace_s)
+    is_new = True
+    try:
+        named.create(grace_s=grace_s)
+    except AlreadyExistsError:
+        if not exist_ok:
+            raise
+        is_new = False
     if as_json:
-        print_json({"created": named.url})
+        print_json({"created": is_new, "url": named.url})
     else:
-        click.echo(f"created {named.url}")
+        click.echo(f"created {named.url}" if is_new else f"{named.url} exists already")
 
 
 @log.command()
@@ -90,7 +97,7 @@ def append(
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the oldest.")
 @click.option("--limit", type=int, help="The first offset not wanted.")
-@click.option("-n", "--records", type=int, help="At most so many records.")
+@click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many records.")
 @click.option("--since", help="Only records from this time on, e.g. 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Only records before this time.")
 @click.option(
@@ -135,16 +142,14 @@ def read(
 @log.command()
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the end as it is now.")
-@click.option("-n", "--records", type=int, help="Stop after so many records.")
+@click.option("-n", "--records", type=click.IntRange(min=0), help="Stop after so many records.")
 @command
 def tail(url: str, *, start: int | None, records: int | None, as_json: bool) -> None:
     """Follow the log at URL: print records as they come, until stopped."""
     with Log.from_url(url).reader() as reader:
-        for number, record in enumerate(reader.tail(start), 1):
+        for record in islice(reader.tail(start), records):
             _print_record(record, as_json=as_json)
             sys.stdout.flush()
-            if number == records:
-                break
 
 
 @log.command()
