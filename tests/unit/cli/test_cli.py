@@ -40,7 +40,7 @@ def test_json_everywhere(run, url):
     """With --json a program gets objects."""
     assert run("log", "create", url, "--json") == {"created": True, "url": url}
     appended = run("log", "append", url, "--json", stdin="a\nb\n")
-    assert appended == {"appended": 2, "first_offset": 1, "next_offset": 3}
+    assert appended == {"records": 2, "first_offset": 1, "last_offset": 2, "contiguous": True}
     rows = run("log", "read", url, "--json")
     assert [(1, "a"), (2, "b")] == [(row["offset"], row["body"]) for row in rows]
     shown = run("log", "show", url, "--json")
