@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -37,12 +37,11 @@ class Portal:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it; Ctrl-C cancels it."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_outside()
+        except StateError:
             work.close()
-            raise StateError(
-                "a blocking call was made on Cordwood's own event loop",
-                hint="use the async classes in `cordwood` there",
-            )
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -50,17 +49,21 @@ class Portal:
             future.cancel()
             raise
 
+    def check_outside(self) -> None:
+        """Call before waiting for the loop.
+
+        Raises:
+            StateError: this is the loop's own thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise StateError(
+                "a blocking call was made on Cordwood's own event loop",
+                hint="use the async classes in `cordwood` there",
+            )
+
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def call(self, function: Callable[..., asyncio.Future[T]], *args: Any, **kwargs: Any) -> T:
-        """Call a plain function that returns a future, on the loop, and wait for the future."""
-
-        async def work() -> T:
-            return await function(*args, **kwargs)
-
-        return self.run(work())
 
 
 _lock = threading.Lock()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,17 +14,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordwood.base.errors import InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
 from cordwood.cli.tree import draw
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
-from cordwood.sync import Log, Writer
-
-APPEND_AHEAD = 10_000
-"""Records in the writer's hands before `append` waits for the oldest."""
+from cordwood.sync import Log
 
 
 @click.group()
@@ -48,11 +47,17 @@ log.add_command(bench)
 def create(url: str, *, exist_ok: bool, grace_s: int, as_json: bool) -> None:
     """Create the log at URL."""
     named = Log.from_url(url)
-    named.create(exist_ok=exist_ok, grace_s=grace_s)
+    is_new = True
+    try:
+        named.create(grace_s=grace_s)
+    except AlreadyExistsError:
+        if not exist_ok:
+            raise
+        is_new = False
     if as_json:
-        print_json({"created": named.url})
+        print_json({"created": is_new, "url": named.url})
     else:
-        click.echo(f"created {named.url}")
+        click.echo(f"created {named.url}" if is_new else f"{named.url} exists already")
 
 
 @log.command()
@@ -74,23 +79,18 @@ def append(
 ) -> None:
     """Append records from FILE (or standard input) to the log at URL.
 
-    The command ends when every record is durable and prints the offsets they got.
+    The command ends when every record is durable and prints the offsets they got. After a failure,
+    or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
-    with Log.from_url(url).writer(create=make) as writer:
-        first, count = _append_all(writer, _bodies(file, form), key)
-    if as_json:
-        print_json({"appended": count, "first_offset": first, "next_offset": first + count})
-    elif count:
-        click.echo(f"appended {count:,} records, offsets {first:,} to {first + count - 1:,}")
-    else:
-        click.echo("nothing to append")
+    outcome = append_to(Log.from_url(url), lines_of(file, form, key), create=make)
+    report(outcome, as_json=as_json)
 
 
 @log.command()
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the oldest.")
 @click.option("--limit", type=int, help="The first offset not wanted.")
-@click.option("-n", "--records", type=int, help="At most so many records.")
+@click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many records.")
 @click.option("--since", help="Only records from this time on, e.g. 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Only records before this time.")
 @click.option(
@@ -135,16 +135,14 @@ def read(
 @log.command()
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the end as it is now.")
-@click.option("-n", "--records", type=int, help="Stop after so many records.")
+@click.option("-n", "--records", type=click.IntRange(min=0), help="Stop after so many records.")
 @command
 def tail(url: str, *, start: int | None, records: int | None, as_json: bool) -> None:
     """Follow the log at URL: print records as they come, until stopped."""
     with Log.from_url(url).reader() as reader:
-        for number, record in enumerate(reader.tail(start), 1):
+        for record in islice(reader.tail(start), records):
             _print_record(record, as_json=as_json)
             sys.stdout.flush()
-            if number == records:
-                break
 
 
 @log.command()
@@ -227,52 +225,6 @@ def scrub(url: str, *, deep: bool, as_json: bool) -> None:
         click.echo(f"setsum {report.setsum.hexdigest()}")
     if not report.ok:
         sys.exit(1)
-
-
-def _append_all(writer: Writer, bodies: Iterable[bytes], key_field: str | None) -> tuple[int, int]:
-    """Append every body; the first offset, and how many."""
-    first, count = 0, 0
-    waiting: list[Any] = []
-    for body in bodies:
-        fields = {} if key_field is None else {"key": _key_of(body, key_field, count + 1)}
-        waiting.append(writer.append_soon(body, **fields))
-        count += 1
-        if len(waiting) >= APPEND_AHEAD:
-            half, waiting = waiting[: APPEND_AHEAD // 2], waiting[APPEND_AHEAD // 2 :]
-            offsets = [future.result() for future in half]
-            first = first or offsets[0]
-    offsets = [future.result() for future in waiting]
-    return first or (offsets[0] if offsets else 0), count
-
-
-def _bodies(file: IO[bytes], form: str) -> Iterator[bytes]:
-    if form == "file":
-        yield file.read()
-        return
-    for number, line in enumerate(file, 1):
-        body = line.rstrip(b"\r\n")
-        if form == "jsonl":
-            if not body:
-                continue
-            _parse_json(body, number)
-        yield body
-
-
-def _parse_json(body: bytes, number: int) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise InvalidInputError(
-            f"line {number} is not JSON: {error}", hint="use --as lines for plain text"
-        ) from error
-
-
-def _key_of(body: bytes, field: str, number: int) -> bytes:
-    value = _parse_json(body, number)
-    if not isinstance(value, dict) or field not in value:
-        raise InvalidInputError(f"line {number} has no field {field!r} to take the key from")
-    found = value[field]
-    return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
 
 
 def _print_record(record: Record, *, as_json: bool) -> None:

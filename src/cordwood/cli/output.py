@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -71,13 +71,21 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def fail(message: str, hint: str, code: str, *, as_json: bool) -> NoReturn:
-    """End with an error."""
+def fail(
+    message: str,
+    hint: str,
+    code: str,
+    *,
+    as_json: bool,
+    exit_code: int = 1,
+    facts: Mapping[str, Any] | None = None,
+) -> NoReturn:
+    """End with an error; `facts` are for programs, in words they are in the message."""
     if as_json:
-        print_json({"error": code, "message": message, "hint": hint})
+        print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
     else:
         click.echo(f"cordwood: {message}" + (f"\n  {hint}" if hint else ""), err=True)
-    sys.exit(1)
+    sys.exit(exit_code)
 
 
 @contextmanager

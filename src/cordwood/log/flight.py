@@ -144,7 +144,7 @@ def not_written(cause: BaseException) -> StoreError:
     """What waiters are told when their records were certainly not written."""
     known = cause if isinstance(cause, CordwoodError) else None
     error = StoreError(
-        f"nothing was written: {known.message if known else cause!r}",
+        f"nothing was written: {known.message if known else repr(cause)}",
         code=known.code if known else None,
         hint=known.hint if known else "",
         transient=True,

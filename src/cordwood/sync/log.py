@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -12,7 +14,7 @@ import pyarrow as pa
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import UncertainError
+from cordwood.base.errors import Code, LimitError, UncertainError
 from cordwood.log import log as async_log
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
@@ -20,11 +22,17 @@ from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
 from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
-from cordwood.log.records import Headers, Record, iter_records
+from cordwood.log.records import Headers, Record, check_record, iter_records
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.store.url import Store
 
 T = TypeVar("T")
+
+HANDED_BYTES_MAX = 4 * 2**20
+"""How far `append_soon` runs ahead of the loop; the rest of what is under way is in the queue."""
+
+HANDED_ROW_BYTES = 1024
+"""What a record costs on its way to the loop, beside its content."""
 
 
 class Log:
@@ -114,6 +122,11 @@ class Writer:
         """Not open yet."""
         self._writer = writer
         self._portal = portal.current()
+        self._turn = asyncio.Lock()
+        """Held on the loop by whoever appends: a record that waits for room is not overtaken."""
+        self._handed_bytes = 0
+        """What `append_soon` has handed to the loop and the writer has not taken yet."""
+        self._taken = threading.Condition()
 
     def open(self) -> Self:
         """Open, recover, adopt."""
@@ -122,7 +135,7 @@ class Writer:
 
     def close(self) -> None:
         """Wait until everything appended is durable; then no more is taken."""
-        self._home().run(self._writer.close())
+        self._home().run(self._after_all(self._writer.close))
 
     def __enter__(self) -> Self:
         return self.open()
@@ -139,28 +152,91 @@ class Writer:
         stream: str | None = None,
     ) -> int:
         """Append one record; its offset, once it is durable."""
-        return self._home().call(self._writer.append, body, key=key, headers=headers, stream=stream)
+        return self._append(
+            lambda: self._writer.append(body, key=key, headers=headers, stream=stream)
+        )
 
     def append_many(self, bodies: Sequence[bytes]) -> int:
         """Append records as one atomic batch; the first one's offset, once they are durable."""
-        return self._home().call(self._writer.append_many, bodies)
+        return self._append(lambda: self._writer.append_many(bodies))
 
     def append_arrow(self, data: pa.Table | pa.RecordBatch) -> int:
         """Append Arrow data as one atomic batch; the first offset, once it is durable."""
-        return self._home().call(self._writer.append_arrow, data)
+        return self._append(lambda: self._writer.append_arrow(data))
 
     def append_soon(self, body: bytes, **fields: Any) -> Future[int]:
-        """Append without waiting: a future for the offset; many records then share a fragment."""
+        """Append without waiting until it is durable: a future for the offset.
+
+        Many records then share a fragment. They keep the order of the calls. Where `append` would
+        raise because the queue is full, this waits for room, in the caller's thread.
+
+        A record that fails does not hold up those after it. Whoever must not have a record without
+        the ones before it waits for their offsets first, or appends them as one batch.
+
+        Raises:
+            InvalidInputError, LimitError: as `append` does, but for a full queue. Whatever else
+                `append` raises comes with the future.
+        """
+        num_bytes = check_record(body, **fields) + HANDED_ROW_BYTES
+        body = bytes(body)
         home = self._home()
+        home.check_outside()
+        self._wait_for_the_loop(num_bytes)
+        answer: Future[int] = Future()
 
-        async def work() -> int:
-            return await self._writer.append(body, **fields)
+        async def take() -> None:
+            try:
+                async with self._turn:
+                    taken = await self._when_there_is_room(body, fields)
+                taken.add_done_callback(lambda done: _pass_on(done, answer))
+            except BaseException as error:  # noqa: BLE001 - whatever it was, the caller must hear
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(error)
+            finally:
+                with self._taken:
+                    self._handed_bytes -= num_bytes
+                    if self._handed_bytes <= HANDED_BYTES_MAX // 2:
+                        self._taken.notify_all()
 
-        return home.start(work())
+        home.start(take())
+        return answer
 
     def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
-        self._home().run(self._writer.flush())
+        self._home().run(self._after_all(self._writer.flush))
+
+    def _append(self, append: Callable[[], asyncio.Future[int]]) -> int:
+        async def work() -> int:
+            async with self._turn:
+                taken = append()
+            return await taken
+
+        return self._home().run(work())
+
+    def _wait_for_the_loop(self, num_bytes: int) -> None:
+        with self._taken:
+            if self._handed_bytes + num_bytes > HANDED_BYTES_MAX:
+                # Until half is taken: two threads that wake each other for every record are slow.
+                half = HANDED_BYTES_MAX // 2
+                self._taken.wait_for(
+                    lambda: not self._handed_bytes or self._handed_bytes + num_bytes <= half
+                )
+            self._handed_bytes += num_bytes
+
+    async def _when_there_is_room(self, body: bytes, fields: dict[str, Any]) -> asyncio.Future[int]:
+        while True:
+            try:
+                return self._writer.append(body, **fields)
+            except LimitError as error:
+                if error.code is not Code.QUEUE_FULL:
+                    raise
+            await self._writer.flush()
+
+    async def _after_all(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something when the writer has taken everything that was handed to it before."""
+        async with self._turn:
+            pass
+        await work()
 
     def _home(self) -> portal.Portal:
         return portal.check_same(self._portal, "this writer")
@@ -229,6 +305,16 @@ class Reader:
     def offset_at(self, time_us: int) -> int:
         """The first offset stamped at `time_us` or later; the next offset if there is none."""
         return portal.current().run(self._reader.offset_at(time_us))
+
+
+def _pass_on(done: asyncio.Future[int], answer: Future[int]) -> None:
+    """Tell a thread what the loop was told, unless it gave up the answer."""
+    if not answer.set_running_or_notify_cancel():
+        done.exception()  # Seen: the loop need not report an error that nobody wants.
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
 
 
 @contextmanager

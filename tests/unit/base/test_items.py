@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 
 import numpy as np
@@ -10,11 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from setsum_reference import reference_sum
 
 from cordwood.base import items
 from cordwood.base.errors import InvalidInputError
 from cordwood.base.items import hash_fragment, hash_items
-from cordwood.base.setsum import PRIMES, Setsum
+from cordwood.base.setsum import Setsum
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 THREE_BODIES = [b"\x01\x02\x03", b"\x04\x05\x06", b"\x07\x08\x09"]
@@ -60,17 +60,6 @@ def reference_item(row, *, extras):
                 name = header["name"].encode()
                 item += number(len(name)) + name + number(len(header["value"])) + header["value"]
     return item + row["body"]
-
-
-def reference_sum(contents):
-    """The setsum of items, column by column, as its definition says."""
-    columns = [0] * 8
-    for content in contents:
-        digest = hashlib.sha3_256(content).digest()
-        for index, prime in enumerate(PRIMES):
-            number = int.from_bytes(digest[4 * index : 4 * index + 4], "little")
-            columns[index] = (columns[index] + number) % prime
-    return b"".join(number.to_bytes(4, "little") for number in columns).hex()
 
 
 def reference_of(table):

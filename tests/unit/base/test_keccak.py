@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import threading
 
 import numpy as np
 import pytest
+from setsum_reference import LONG_INPUT, reference_columns, requires_numba
 
 from cordwood.base import kernels
 from cordwood.base.items import hash_items
-from cordwood.base.setsum import PRIMES, Setsum
-
-requires_numba = pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None, reason="needs cordwood[fast]"
-)
-
-LONG_INPUT = """
-import numpy as np
-from cordwood.base import items, kernels
-numbers = np.arange(100, dtype=np.uint64)
-places = np.arange(101) * 300
-content = (np.arange(30_000) % 251).astype(np.uint8)
-def digest():
-    return items.hash_items(numbers, numbers, content, places)
-"""
+from cordwood.base.setsum import Setsum
 
 
 def inputs(sizes, seed=1):
@@ -40,15 +25,13 @@ def inputs(sizes, seed=1):
 
 def reference(offsets, timestamps, content, places):
     """The columns by hashlib, one record at a time."""
-    columns = [0] * 8
-    for index in range(len(offsets)):
-        item = int(offsets[index]).to_bytes(8, "big") + int(timestamps[index]).to_bytes(8, "big")
-        item += content[places[index] : places[index + 1]].tobytes()
-        digest = hashlib.sha3_256(item).digest()
-        for column, prime in enumerate(PRIMES):
-            number = int.from_bytes(digest[4 * column : 4 * column + 4], "little")
-            columns[column] = (columns[column] + number) % prime
-    return tuple(columns)
+    heads = zip(offsets.tolist(), timestamps.tolist(), strict=True)
+    return reference_columns(
+        offset.to_bytes(8, "big")
+        + timestamp.to_bytes(8, "big")
+        + content[places[index] : places[index + 1]].tobytes()
+        for index, (offset, timestamp) in enumerate(heads)
+    )
 
 
 @pytest.fixture

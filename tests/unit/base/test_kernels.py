@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import threading
 import types
 
 import pytest
+from setsum_reference import LONG_INPUT, requires_numba
 
 import cordwood.base
 from cordwood.base import kernels
 from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.base.kernels import _Kernels, _sum_with_hashlib
 
-requires_numba = pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None, reason="needs cordwood[fast]"
-)
 requires_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 PATIENCE_S = 60
 PLENTY = 2**40
-
-LONG_INPUT = """
-import numpy as np
-from cordwood.base import errors, items, kernels
-numbers = np.arange(100, dtype=np.uint64)
-places = np.arange(101) * 300
-content = (np.arange(30_000) % 251).astype(np.uint8)
-def digest():
-    return items.hash_items(numbers, numbers, content, places)
-"""
 
 FORKS = """
 import os, signal, sys, threading, time, warnings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import pickle
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from setsum_reference import reference_sum
 
 from cordwood.base import kernels, setsum
 from cordwood.base.errors import InvalidInputError
@@ -25,17 +25,6 @@ C = "3b82c2baba815ec0f7ead22dc91939cc31bf338bb599ff0435251380fd0722ad"
 
 setsums = st.tuples(*(st.integers(0, prime - 1) for prime in PRIMES)).map(Setsum.of_columns)
 items = st.binary(max_size=300)
-
-
-def reference_sum(contents):
-    """The setsum of items, column by column, as its definition says."""
-    columns = [0] * 8
-    for content in contents:
-        digest = hashlib.sha3_256(content).digest()
-        for index, prime in enumerate(PRIMES):
-            number = int.from_bytes(digest[4 * index : 4 * index + 4], "little")
-            columns[index] = (columns[index] + number) % prime
-    return b"".join(number.to_bytes(4, "little") for number in columns).hex()
 
 
 class TestVectors:

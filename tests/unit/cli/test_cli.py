@@ -6,32 +6,6 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-
-from cordwood.cli.main import cli
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run a command in a directory of its own; text or JSON comes back."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*words, stdin=None, code=0):
-        result = CliRunner().invoke(cli, [str(w) for w in words], input=stdin)
-        assert result.exit_code == code, result.output
-        assert "Traceback" not in result.output
-        if "--json" in words:
-            lines = [json.loads(line) for line in result.stdout.splitlines()]
-            return lines[0] if len(lines) == 1 else lines
-        return result.output
-
-    return invoke
-
-
-@pytest.fixture
-def url(tmp_path):
-    """Where the log of a test lies."""
-    return f"file://{tmp_path}/wood/orders"
 
 
 def test_a_log_from_create_to_scrub(run, url):
@@ -45,11 +19,28 @@ def test_a_log_from_create_to_scrub(run, url):
     assert "every record checked" in run("log", "scrub", url, "--deep")
 
 
+def test_a_log_that_exists_is_not_created(run, url):
+    """With --exist-ok the command succeeds and says which it was."""
+    assert f"created {url}\n" == run("log", "create", url, "--exist-ok")
+    assert f"{url} exists already\n" == run("log", "create", url, "--exist-ok")
+    assert run("log", "create", url, "--exist-ok", "--json") == {"created": False, "url": url}
+
+
+@pytest.mark.timeout(60)
+def test_no_records_are_printed_at_once(run, url):
+    """`-n 0` ends without waiting for a record; a negative number is refused."""
+    run("log", "append", url, "--create", stdin="a\n")
+    for verb in ("tail", "read"):
+        assert "" == run("log", verb, url, "-n", "0")
+        assert "" == run("log", verb, url, "--start", "1", "-n", "0")
+        run("log", verb, url, "-n", "-1", code=2)
+
+
 def test_json_everywhere(run, url):
     """With --json a program gets objects."""
-    assert run("log", "create", url, "--json") == {"created": url}
+    assert run("log", "create", url, "--json") == {"created": True, "url": url}
     appended = run("log", "append", url, "--json", stdin="a\nb\n")
-    assert appended == {"appended": 2, "first_offset": 1, "next_offset": 3}
+    assert appended == {"records": 2, "first_offset": 1, "last_offset": 2, "contiguous": True}
     rows = run("log", "read", url, "--json")
     assert [(1, "a"), (2, "b")] == [(row["offset"], row["body"]) for row in rows]
     shown = run("log", "show", url, "--json")
@@ -103,7 +94,6 @@ def test_errors_are_one_line_and_an_exit_code(run, url, tmp_path):
     assert run("log", "read", url, "--json", code=1)["error"] == "no_such_log"
     run("log", "create", url)
     assert "exists already" in run("log", "create", url, code=1)
-    run("log", "create", url, "--exist-ok")
     assert "does not name a log" in run("log", "show", "orders", code=1)
     assert run("log", "show", "ftp://host/x/log", code=1).startswith("cordwood: ")
     run("log", "frobnicate", code=2)

@@ -192,8 +192,7 @@ def test_what_was_not_written_says_why():
     cause = StoreError("disk full", code=Code.STORE_FULL, hint="make room", applied=False)
     error = not_written(cause)
     assert (Code.STORE_FULL, "make room") == (error.code, error.hint)
-    assert "nothing was written" in error.message
-    assert "disk full" in error.message
+    assert "nothing was written: disk full" == error.message
     assert (False, cause) == (error.applied, error.__cause__)
 
 

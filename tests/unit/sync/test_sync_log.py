@@ -11,6 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import sync
+from cordwood.base.limits import RECORD_BYTES_MAX
 
 
 @pytest.fixture
@@ -41,6 +42,68 @@ def test_append_and_read_back(log):
         assert sum(batch.num_rows for batch in rows) == 2
     assert log.state().next_offset == 6
     assert log.scrub(deep=True).ok
+
+
+def test_append_soon_waits_for_room(log):
+    """A full queue makes it wait: every record is taken, in order, and none is left out."""
+    bodies = [b"%d" % number for number in range(500)]
+    with log.writer(options=sync.Options(queue_bytes=1_000)) as writer:
+        answers = [writer.append_soon(body, key=b"k") for body in bodies]
+        assert 501 == writer.append(b"last")
+        assert list(range(1, 501)) == [answer.result() for answer in answers]
+    with log.reader() as reader:
+        assert [*bodies, b"last"] == [record.body for record in reader.read()]
+
+
+def test_append_soon_runs_ahead_by_so_many_bytes(log, monkeypatch):
+    """A caller waits when the loop has not yet taken what it was handed."""
+    monkeypatch.setattr("cordwood.sync.log.HANDED_BYTES_MAX", 10_000)
+    with log.writer(options=sync.Options(queue_bytes=1_000)) as writer:
+        ahead = []
+        for _ in range(200):
+            writer.append_soon(bytes(900))
+            ahead.append(writer._handed_bytes)
+        assert 10_000 >= max(ahead) > 0
+        writer.append_soon(bytes(20_000))  # alone, a larger one passes
+        writer.flush()
+        assert 201 == log.state().records
+    assert 0 == writer._handed_bytes
+
+
+def test_closing_waits_for_what_append_soon_has_handed_over(log):
+    """Records that still wait for room when a writer is closed are taken and made durable."""
+    with log.writer(options=sync.Options(queue_bytes=100)) as writer:
+        answers = [writer.append_soon(bytes(50)) for _ in range(50)]
+    assert list(range(1, 51)) == [answer.result(timeout=0) for answer in answers]
+
+
+def test_append_soon_refuses_a_wrong_call_at_once(log):
+    """It raises where the call was made; that the writer is closed comes with the future."""
+    with log.writer() as writer:
+        with pytest.raises(cordwood.InvalidInputError):
+            writer.append_soon("text")
+        with pytest.raises(cordwood.LimitError, match="body"):
+            writer.append_soon(bytes(RECORD_BYTES_MAX + 1))
+    with pytest.raises(cordwood.StateError):
+        writer.append_soon(b"late").result()
+    assert 0 == log.state().records
+
+
+def test_the_answer_of_append_soon(log, monkeypatch):
+    """It brings the error of a record that failed; given up, it leaves the record alone."""
+    with log.writer() as writer:
+        writer.append_soon(b"a").cancel()
+        writer.flush()
+        assert 1 == log.state().records
+
+        def fail(*_):
+            raise cordwood.StoreError("no")
+
+        monkeypatch.setattr("cordwood.log.writer.build", fail)
+        assert "no" in str(writer.append_soon(b"b").exception())
+        writer.append_soon(b"c").cancel()
+        writer.flush()
+    assert 1 == log.state().records
 
 
 def test_tail_follows_a_writer_in_another_thread(log):
@@ -134,5 +197,16 @@ def test_a_blocking_call_on_the_loop_is_refused(log):
 
     with log.writer() as writer:
         writer.append(b"x")
+        answer = writer.append_soon(b"y")
+        answer.add_done_callback(lambda _: problems.append(_refusal(writer)))
+        answer.result()
+        writer.flush()
     log.scrub(progress=progress)
-    assert problems
+    assert {cordwood.StateError} == {type(problem) for problem in problems}
+    assert 2 <= len(problems)
+
+
+def _refusal(writer):
+    with pytest.raises(cordwood.StateError) as caught:
+        writer.append_soon(b"from the loop")
+    return caught.value
