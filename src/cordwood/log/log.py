@@ -198,8 +198,8 @@ class Log:
         Adopts what a writer left behind, then looks. The answer is final.
 
         Returns:
-            The offset of the first record of the fragment, if it is in the log; None if it is not
-            and never will be, so that its records may be appended again.
+            The offset of the append's first record, if it is in the log; None if it is not and
+            never will be, so that its records may be appended again.
 
         Raises:
             UncertainError: nobody can know yet; the place is still empty, and the write may still
