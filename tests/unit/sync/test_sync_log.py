@@ -99,7 +99,7 @@ def test_the_answer_of_append_soon(log, monkeypatch):
         def fail(*_):
             raise cordwood.StoreError("no")
 
-        monkeypatch.setattr("cordwood.log.writer.build", fail)
+        monkeypatch.setattr("cordwood.log.pipeline.build", fail)
         assert "no" in str(writer.append_soon(b"b").exception())
         writer.append_soon(b"c").cancel()
         writer.flush()
