@@ -50,6 +50,11 @@ That is safe, because a name and its replacements are in one folder:
 * After a delete, a create by somebody else is durable with the sync of that create, and the delete
   with either sync: the object deleted cannot come back once one of them returned.
 
+Waiting for the lock. Its holder needs it for as long as a rename takes, unless it is stopped or its
+disk is stuck, and nobody can tell these from slowness. So the wait has an end (`Patience`), and
+whoever gave up has written nothing; a cancelled call stops waiting at once. A stopped holder that
+wakes goes on where it was, still alone: nobody takes the lock from it. A killed one frees it.
+
 What fails where: before link or rename nothing has happened (`applied` is false). A sync of the
 folder that fails after it leaves a write that can be seen and may not survive (`applied` is true);
 it is not tried again, because a second fsync may report success for what the first one lost.
@@ -67,7 +72,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -82,11 +87,14 @@ from cordwood.base.errors import (
 from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Buffer, Match, Meta, PutMode
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.keys import is_key
+from cordwood.store.patience import Patience
 
 LOCK_NAME = f"{RESERVED_SEGMENT_PREFIX}lock"
 TEMP_PREFIX = f"{RESERVED_SEGMENT_PREFIX}tmp-"
 TEMP_AGE_MAX_S = 3_600
 """A put takes seconds: a temporary file this old belongs to a process that is gone."""
+LOCK_WAIT_S = 30.0
+"""How long a call waits for a lock: far longer than a busy disk makes a holder keep it."""
 
 
 class Files:
@@ -164,7 +172,7 @@ class Files:
         self._settle_write("put", key)
         return status.etag
 
-    def replace(self, key: str, data: bytes, mode: PutMode) -> str:
+    def replace(self, key: str, data: bytes, mode: PutMode, patience: Patience) -> str:
         """Write an object whatever is there, or over one: `overwrite` and `Match` in the header."""
         with _failures("put", key):
             self._refuse_clash(key)
@@ -174,7 +182,7 @@ class Files:
             with self._temporary(key, data, floor_ns) as (temp, written):
                 status = written
                 while True:
-                    with self._locked(key):
+                    with self._locked("put", key, patience):
                         floor_ns = self._move(key, mode, temp, status)
                     if floor_ns < status.mtime_ns:
                         break
@@ -184,14 +192,14 @@ class Files:
         self._settle_write("put", key)
         return status.etag
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], patience: Patience) -> None:
         """Remove objects of one folder; a folder that is not there holds none of them."""
         removed = ""
         try:
             for key in keys:
                 self._refuse_link(key)
             if any(self._present(key) for key in keys):
-                with self._locked(keys[0]):
+                with self._locked("delete", keys[0], patience):
                     for key in keys:
                         if self._present(key):
                             self._disk.unlink(self._path(key))
@@ -232,9 +240,21 @@ class Files:
             return present.mtime_ns
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of the object's folder. For work that does not wait for the disk."""
-        with self._disk.lock(f"{self._folder(key)}/{LOCK_NAME}"):
+    def _locked(self, operation: str, key: str, patience: Patience) -> Iterator[None]:
+        """Hold the lock of the object's folder. For work that does not wait for the disk.
+
+        Raises:
+            StoreError: somebody else held it for as long as we had patience.
+        """
+        path = f"{self._folder(key)}/{LOCK_NAME}"
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self._disk.lock(path))
+                    break
+                except BlockingIOError as error:
+                    if not patience.pause():
+                        raise _lock_is_held(operation, key, path, patience) from error
             yield
 
     # Folders and what is temporary in them.
@@ -402,6 +422,19 @@ def _check_time(key: str, status: FileStat, floor_ns: int) -> None:
             key=key,
             hint="use a file system with sub-second times, such as ext4 or XFS",
         )
+
+
+def _lock_is_held(operation: str, key: str, path: str, patience: Patience) -> StoreError:
+    """The error of a call that waited for a lock in vain; it has changed nothing."""
+    return StoreError(
+        f"{operation} {key!r}: somebody else has held the lock of {os.path.dirname(path)} for "
+        f"{patience.waited_s:.1f} s",
+        operation=operation,
+        key=key,
+        transient=True,
+        hint=f"a process seems to be stopped or stuck: find it (`fuser {path}`), let it go on or "
+        "end it, and try again",
+    )
 
 
 @contextmanager
