@@ -101,8 +101,9 @@ def test_sixteen_processes(tmp_path):
 
 def test_threads_with_loops_of_their_own(tmp_path):
     """One store object serves threads with event loops of their own, without a lost update."""
+    # EVIDENCE-OF: G-29
     store = Store(tmp_path)
-    threads, swaps = 6, 15
+    threads, swaps = 16, 10
 
     async def add():
         for _ in range(swaps):

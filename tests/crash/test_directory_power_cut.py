@@ -186,6 +186,114 @@ async def test_failure_then_power_cut(model):
         await client.check(open_store(found, seed="after"), (model, step))
 
 
+class Interrupted(CrashDisk):
+    """A disk on which others get their turn just before a folder is synced."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.turns = []
+
+    def fsync_dir(self, path):
+        if self.turns and path == "/data/wood/shared":
+            self.turns.pop(0)()
+        super().fsync_dir(path)
+
+
+class Chain:
+    """One object's life by several clients: what it was in turn, and what its clients were told."""
+
+    def __init__(self, disk):
+        self.disk = disk
+        self.life = [None]
+        self.told = 0
+        self.clients = 0
+
+    def now(self, call):
+        """Run a call of a fresh client to its end: on this disk none ever waits."""
+        with pytest.raises(StopIteration) as done:
+            call.send(None)
+        return done.value.value
+
+    def step(self, body, *, by="swap"):
+        """Put or delete the object, from whatever can be seen; others may come before the sync."""
+        self.clients += 1
+        store = open_store(self.disk, seed=self.clients)
+        self.life.append(body)
+        place = len(self.life) - 1
+        if by == "swap":
+            self.now(store.put("shared/key", body, Match(self.now(store.get("shared/key")).etag)))
+        elif by == "delete":
+            self.now(store.delete(["shared/key"]))
+        else:
+            self.now(store.put("shared/key", body, by))
+        self.told = max(self.told, place)
+
+    def run(self):
+        """Each turn begins when the one before has changed the name and not yet synced it."""
+        self.step(b"1", by="create")
+        steps = self.disk.turns
+        # 3 comes before 2 is durable, and 4 before 3 is: their syncs end in the opposite order.
+        steps.append(lambda: self.step(b"3"))
+        steps.append(lambda: self.step(b"4"))
+        self.step(b"2")
+        steps.append(lambda: self.step(b"6", by="create"))
+        self.step(None, by="delete")
+        steps.append(lambda: self.step(None, by="delete"))
+        steps.append(lambda: self.step(b"9", by="overwrite"))
+        self.step(b"7", by="overwrite")
+        steps.append(lambda: self.step(b"11", by="overwrite"))
+        self.step(b"10")
+
+    async def check(self, found, case):
+        """The object is one that it has been, and none from before what a client was told."""
+        store, body = open_store(found, seed="after"), None
+        with suppress(NotFoundError):
+            body, etag = await store.get("shared/key")
+        assert body in self.life[self.told :], (case, self.life, self.told, body)
+        if body is not None:
+            await store.put("shared/key", b"after", Match(etag))
+        assert ["shared/key"][: body is not None] == [meta.key async for meta in store.list()]
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_power_cut_while_others_build_on_what_is_not_yet_synced(model):
+    """A put that replaced one not yet synced survives with it, and no power cut goes behind it."""
+    # EVIDENCE-OF: G-29
+    whole = Chain(Interrupted(model))
+    whole.run()
+    assert (len(whole.life) - 1, 11) == (whole.told, len(whole.life) - 1)
+    for step in range(whole.disk.steps + 1):
+        for seed in SEEDS:
+            chain = Chain(Interrupted(model))
+            chain.disk.cut_after(step)
+            with suppress(PowerCut):
+                chain.run()
+            found = chain.disk.power_cut(SeededEntropy(f"{step} {seed}"))
+            await chain.check(found, (model, step, seed))
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_failed_sync_while_others_build_on_it(model):
+    """A put whose folder sync failed says so; the one built on it meanwhile stays acknowledged."""
+    for seed in SEEDS:
+        disk = Interrupted(model)
+        chain = Chain(disk)
+        chain.step(b"1", by="create")
+
+        def other(disk=disk, chain=chain):
+            chain.step(b"3")
+            disk.fail(1, errno.EIO)
+
+        disk.turns.append(other)
+        store = open_store(disk, seed="failing")
+        chain.life.append(b"2")
+        with pytest.raises(StoreError) as caught:
+            await store.put("shared/key", b"2", Match((await store.get("shared/key")).etag))
+        assert caught.value.applied
+        assert 3 == chain.told
+        await chain.check(disk.power_cut(SeededEntropy(seed)), (model, seed))
+
+
 class FolderSyncForgotten(CrashDisk):
     """A disk for a store that does not sync its folders."""
 

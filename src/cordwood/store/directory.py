@@ -22,15 +22,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.workers import in_worker
 from cordwood.store.api import Buffer, Meta, Object, PutMode, check_key
 from cordwood.store.disk import Disk, FileStat
-from cordwood.store.files import Files
+from cordwood.store.files import LOCK_WAIT_S, Files
 from cordwood.store.keys import is_key
+from cordwood.store.patience import Patience
 from cordwood.store.ranges import check_range, check_start
 
 _PAGE_FILES = 256
@@ -45,7 +47,8 @@ class DirectoryStore:
 
     Every put is durable when it returns. Nothing is kept open between calls, so a store works in
     threads, in several event loops and in forked children. Folders are made as needed and stay.
-    Cancelling a call does not stop a write that has begun: whether it happened is then open.
+    Cancelling a call does not stop a write that has begun: whether it happened is then open. One
+    that still waits for a folder's lock gives up.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class DirectoryStore:
         disk: Disk | None = None,
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
+        lock_wait_s: float = LOCK_WAIT_S,
     ) -> None:
         """Name the directory; nothing is read or made until the first call.
 
@@ -62,11 +66,14 @@ class DirectoryStore:
             root: the directory, made by the first put. A relative path is resolved now.
             disk: the file operations to use; a crash model in tests.
             clock: gives the objects' times.
-            entropy: names the temporary files.
+            entropy: names the temporary files, and the jitter of pauses.
+            lock_wait_s: how long a put or delete waits for a folder's lock.
         """
         self._root = os.path.abspath(root)
         self._disk = Disk() if disk is None else disk
         self._files = Files(self._root, self._disk, clock, entropy)
+        self._entropy = entropy
+        self._lock_wait_s = lock_wait_s
 
     @property
     def is_modelled(self) -> bool:
@@ -104,7 +111,8 @@ class DirectoryStore:
         """Write the object, atomically and durably. See `ObjectStore.put`."""
         if mode == "create":
             return await self._run(self._files.create, check_key(key), bytes(data))
-        return await self._run(self._files.replace, check_key(key), bytes(data), mode)
+        with self._patience() as patience:
+            return await self._run(self._files.replace, check_key(key), bytes(data), mode, patience)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects, durably. See `ObjectStore.delete`."""
@@ -113,7 +121,9 @@ class DirectoryStore:
             folders[check_key(key).rpartition("/")[0]].append(key)
         for members in folders.values():
             for at in range(0, len(members), _PAGE_FILES):
-                await self._run(self._files.delete, members[at : at + _PAGE_FILES])
+                with self._patience() as patience:
+                    page = members[at : at + _PAGE_FILES]
+                    await self._run(self._files.delete, page, patience)
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Meta]:
         """Objects in key order, folder by folder. See `ObjectStore.list`."""
@@ -141,6 +151,15 @@ class DirectoryStore:
         folders = {check_key(key).rpartition("/")[0] for key in keys}
         if folders:
             await self._run(self._files.sync, sorted(folders))
+
+    @contextmanager
+    def _patience(self) -> Iterator[Patience]:
+        """For one call. If that is cancelled, its thread must not wait on: exit would wait too."""
+        patience = Patience(self._lock_wait_s, self._entropy)
+        try:
+            yield patience
+        finally:
+            patience.stop()
 
     async def _read(
         self, operation: str, key: str, start: int = 0, length: int | None = None

@@ -14,12 +14,15 @@ link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
 unlink, mkdir  as they are
 fsync_dir      every name in the folder, and every name gone from it, is on stable storage
-lock           one holder at a time among all threads and processes; a killed holder frees it
+lock           one holder at a time among all threads and processes; a killed holder frees it, a
+               stopped one does not; refused at once if it is held, so it never waits
 =============  ===========================================================================
 
 Locks are flock, each on a descriptor of its own: ownership belongs to the open file, so two
-threads exclude each other as two processes do. A child made by fork closes the descriptors that it
-inherited, so it cannot keep a lock that its parent dies with. flock on NFS is not supported.
+threads exclude each other as two processes do. A child made by fork shares the open file, and with
+it the lock. So the parent unlocks in so many words, which frees the lock for all who share it; and
+the child closes what it inherited, so that it cannot keep a lock its parent dies with. (exec closes
+it too.) flock on NFS is not supported.
 """
 
 from __future__ import annotations
@@ -152,15 +155,21 @@ class Disk:
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Hold the lock file `path`, which is made if it is not there, until the block ends."""
+        """Hold the lock file `path`, which is made if it is not there, until the block ends.
+
+        Raises:
+            BlockingIOError: somebody else holds it.
+        """
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         _lock_descriptors.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                yield
+            finally:
+                # Said aloud, and not left to close: a child forked meanwhile shares this open file.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
-            # Said aloud, and not left to close: a child forked meanwhile shares this open file.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
             _lock_descriptors.discard(descriptor)
             os.close(descriptor)
 

@@ -7,7 +7,8 @@ Etag: inode, modification time in nanoseconds, size; in hex. A put that replaces
 time greater than that object's whatever the clock says, so along the life of a name no etag
 returns. (A file system whose times are too coarse for that is refused when it matters.)
 
-The protocol. Everything slow, the bytes and their fsync, happens outside the lock::
+The protocol. Whatever may be slow, a file's bytes and every fsync, happens outside the lock; inside
+are a few calls that change names in memory::
 
     create      1 the name is free          else sync the folder, AlreadyExistsError
                 2 write temp, fsync it
@@ -17,22 +18,42 @@ The protocol. Everything slow, the bytes and their fsync, happens outside the lo
                 2 write temp with time max(now, expected + 1), fsync it
                 3 lock the folder
                 4 look at the etag again    else ContendedError
-                5 rename temp to the name, sync the folder, unlock
-    overwrite   as Match, without comparing; its time is put above the present one's in the lock,
-                and where there is no present one it links, so that it cannot hide a create
-    delete      lock the folder, unlink, sync the folder, unlock
+                5 rename temp to the name, unlock
+                6 sync the folder
+    overwrite   as Match, without comparing; where the present one's time is not below temp's, it
+                unlocks, gives temp a later one and locks again; where there is no present one it
+                links, so that it cannot hide a create
+    delete      lock the folder, unlink, unlock, sync the folder
 
 Invariants:
 
 1. A name that is not `.cordwood-*` only ever names a file whose bytes are on stable storage.
 2. When a put returns, the name is on stable storage too, and so is the name of every folder on the
-   way. A folder that someone else made counts only after we synced its parent: its maker may have
-   died before it did. This costs one sync per folder in a process's life.
+   way: it synced the folder after its own change. A folder that someone else made counts only
+   after we synced its parent: its maker may have died before it did. This costs one sync per folder
+   in a process's life.
 3. Whoever is told that an object exists by AlreadyExistsError may rely on it: the folder was synced
-   first. Whoever merely saw it (get, head, list) calls `sync`.
+   first. Whoever merely saw it (get, head, list, ContendedError) calls `sync`.
 4. Only a holder of the lock replaces or removes a name; `create` needs no lock, link is atomic.
    The lock is in the object's own folder and not at the root: two stores with different roots may
    name the same folder, and must still exclude each other.
+
+Between a put's unlock and the end of its sync, others see its object and may replace it in turn.
+That is safe, because a name and its replacements are in one folder:
+
+* The sync that acknowledges the later put comes after both renames, and a folder's sync covers all
+  changes made to it before. So the later put does not rest on what can still be lost: the name
+  holds its object, which took the earlier one's place for good.
+* The earlier put returns after its own sync, as if it had been replaced a moment later.
+* A power cut before either sync leaves the name with any one of the objects that it had since the
+  last sync, each of them whole (invariant 1), and none of the puts in question had returned.
+* After a delete, a create by somebody else is durable with the sync of that create, and the delete
+  with either sync: the object deleted cannot come back once one of them returned.
+
+Waiting for the lock. Its holder needs it for as long as a rename takes, unless it is stopped or its
+disk is stuck, and nobody can tell these from slowness. So the wait has an end (`Patience`), and
+whoever gave up has written nothing; a cancelled call stops waiting at once. A stopped holder that
+wakes goes on where it was, still alone: nobody takes the lock from it. A killed one frees it.
 
 What fails where: before link or rename nothing has happened (`applied` is false). A sync of the
 folder that fails after it leaves a write that can be seen and may not survive (`applied` is true);
@@ -51,7 +72,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -66,11 +87,14 @@ from cordwood.base.errors import (
 from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Buffer, Match, Meta, PutMode
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.keys import is_key
+from cordwood.store.patience import Patience
 
 LOCK_NAME = f"{RESERVED_SEGMENT_PREFIX}lock"
 TEMP_PREFIX = f"{RESERVED_SEGMENT_PREFIX}tmp-"
 TEMP_AGE_MAX_S = 3_600
 """A put takes seconds: a temporary file this old belongs to a process that is gone."""
+LOCK_WAIT_S = 30.0
+"""How long a call waits for a lock: far longer than a busy disk makes a holder keep it."""
 
 
 class Files:
@@ -148,37 +172,40 @@ class Files:
         self._settle_write("put", key)
         return status.etag
 
-    def replace(self, key: str, data: bytes, mode: PutMode) -> str:
+    def replace(self, key: str, data: bytes, mode: PutMode, patience: Patience) -> str:
         """Write an object whatever is there, or over one: `overwrite` and `Match` in the header."""
         with _failures("put", key):
             self._refuse_clash(key)
             present = self._present(key)
             _compare(key, mode, present)
             floor_ns = -1 if present is None else present.mtime_ns
-            with (
-                self._temporary(key, data, floor_ns) as (temp, status),
-                self._disk.lock(f"{self._folder(key)}/{LOCK_NAME}"),
-            ):
-                etag = self._replace_locked(key, mode, temp, status)
-                self._settle_write("put", key)
-                return etag
+            with self._temporary(key, data, floor_ns) as (temp, written):
+                status = written
+                while True:
+                    with self._locked("put", key, patience):
+                        floor_ns = self._move(key, mode, temp, status)
+                    if floor_ns < status.mtime_ns:
+                        break
+                    # Someone else's put came first. A time is synced, so not inside the lock.
+                    status = self._disk.touch(temp, self._time_ns(floor_ns))
+                    _check_time(key, status, floor_ns)
+        self._settle_write("put", key)
+        return status.etag
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], patience: Patience) -> None:
         """Remove objects of one folder; a folder that is not there holds none of them."""
-        folder = self._folder(keys[0])
         removed = ""
         try:
             for key in keys:
                 self._refuse_link(key)
             if any(self._present(key) for key in keys):
-                with self._disk.lock(f"{folder}/{LOCK_NAME}"):
+                with self._locked("delete", keys[0], patience):
                     for key in keys:
                         if self._present(key):
                             self._disk.unlink(self._path(key))
                             removed = key
-                    self._disk.fsync_dir(folder)
-            else:
-                self._disk.fsync_dir(folder)
+            # Also where there was nothing: somebody else's unlink may not be durable yet.
+            self._disk.fsync_dir(self._folder(keys[0]))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
@@ -191,8 +218,13 @@ class Files:
             with _failures("sync", folder), suppress(FileNotFoundError, NotADirectoryError):
                 self._settle(path)
 
-    def _replace_locked(self, key: str, mode: PutMode, temp: str, status: FileStat) -> str:
-        """Put the temporary file in the name's place; the new etag. We hold the lock."""
+    def _move(self, key: str, mode: PutMode, temp: str, status: FileStat) -> int:
+        """Put the temporary file in the name's place, if it is later. We hold the lock.
+
+        Returns:
+            The time of what was there, -1 for nothing. If it is not below that of the temporary
+            file, nothing was done.
+        """
         path = self._path(key)
         while True:
             present = self._present(key)
@@ -202,12 +234,28 @@ class Files:
                     self._disk.link(temp, path)
                 except FileExistsError:
                     continue  # a create came in between; it stays while we hold the lock
-                return status.etag
-            if status.mtime_ns <= present.mtime_ns:
-                status = self._disk.touch(temp, present.mtime_ns + 1)
-                _check_time(key, status, present.mtime_ns)
-            self._disk.rename(temp, path)
-            return status.etag
+                return -1
+            if present.mtime_ns < status.mtime_ns:
+                self._disk.rename(temp, path)
+            return present.mtime_ns
+
+    @contextmanager
+    def _locked(self, operation: str, key: str, patience: Patience) -> Iterator[None]:
+        """Hold the lock of the object's folder. For work that does not wait for the disk.
+
+        Raises:
+            StoreError: somebody else held it for as long as we had patience.
+        """
+        path = f"{self._folder(key)}/{LOCK_NAME}"
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self._disk.lock(path))
+                    break
+                except BlockingIOError as error:
+                    if not patience.pause():
+                        raise _lock_is_held(operation, key, path, patience) from error
+            yield
 
     # Folders and what is temporary in them.
 
@@ -216,7 +264,7 @@ class Files:
         """A temporary file on stable storage, later than `floor_ns`, gone when the block ends."""
         folder = self._folder(key)
         temp = f"{folder}/{TEMP_PREFIX}{self._entropy.token()}"
-        mtime_ns = max(self._clock.now_us() * 1_000, floor_ns + 1)
+        mtime_ns = self._time_ns(floor_ns)
         try:
             self._make(folder)
             try:
@@ -231,6 +279,10 @@ class Files:
             # After a rename it is gone already; what cannot be removed now is swept later.
             with suppress(OSError):
                 self._disk.unlink(temp)
+
+    def _time_ns(self, floor_ns: int) -> int:
+        """The time for a file that is to be later than `floor_ns`."""
+        return max(self._clock.now_us() * 1_000, floor_ns + 1)
 
     def _make(self, folder: str) -> None:
         """See to it that the folder exists, and that its name and those above it are durable."""
@@ -370,6 +422,19 @@ def _check_time(key: str, status: FileStat, floor_ns: int) -> None:
             key=key,
             hint="use a file system with sub-second times, such as ext4 or XFS",
         )
+
+
+def _lock_is_held(operation: str, key: str, path: str, patience: Patience) -> StoreError:
+    """The error of a call that waited for a lock in vain; it has changed nothing."""
+    return StoreError(
+        f"{operation} {key!r}: somebody else has held the lock of {os.path.dirname(path)} for "
+        f"{patience.waited_s:.1f} s",
+        operation=operation,
+        key=key,
+        transient=True,
+        hint=f"a process seems to be stopped or stuck: find it (`fuser {path}`), let it go on or "
+        "end it, and try again",
+    )
 
 
 @contextmanager

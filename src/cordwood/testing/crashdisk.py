@@ -21,8 +21,9 @@ the bytes, set the time, sync). A test runs a workload once to count them, then 
 number `n`, with `cut_after(n)` or `fail(n, errno.ENOSPC)`. `revive` after a cut makes it the
 death of one process instead, for another to find what it left.
 
-Nothing here waits and no lock is ever contended: one thread, one event loop. Inode numbers are not
-used again. A failed fsync leaves its bytes in memory and off the disk, as Linux does.
+Nothing here waits and no lock is ever contended: one thread, one event loop, and a test that lets
+one store go ahead in the middle of another's call does so where no lock is held. Inode numbers are
+not used again. A failed fsync leaves its bytes in memory and off the disk, as Linux does.
 """
 
 from __future__ import annotations
