@@ -23,9 +23,12 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.base.setsum import Setsum
+from cordwood.log.collect import CollectReport
+from cordwood.log.cursors import Cursors, Witness
 from cordwood.log.format import Fragment
 from cordwood.log.log import Log, LogState
 from cordwood.log.options import Options
+from cordwood.log.pins import Pin
 from cordwood.log.reader import Limits, Reader
 from cordwood.log.records import Record
 from cordwood.log.scrub import ScrubReport
@@ -37,11 +40,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExistsError",
     "Code",
+    "CollectReport",
     "CollectedError",
     "ConflictError",
     "ContendedError",
     "CordwoodError",
     "CorruptionError",
+    "Cursors",
     "FormatError",
     "Fragment",
     "InternalError",
@@ -52,6 +57,7 @@ __all__ = [
     "LogState",
     "NotFoundError",
     "Options",
+    "Pin",
     "Reader",
     "Record",
     "Retry",
@@ -62,6 +68,7 @@ __all__ = [
     "StoreError",
     "UncertainError",
     "UnsupportedError",
+    "Witness",
     "Writer",
     "__version__",
 ]

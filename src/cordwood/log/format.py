@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -53,9 +53,11 @@ GRACE_S_DEFAULT = 600
 U64_LIMIT = 2**64
 
 COLUMNS = "columns"
+FORK = "fork"
 GAPS = "gaps"
 GRACE = "grace"
-KNOWN_FEATURES = frozenset({COLUMNS, GAPS, GRACE})
+SEAL = "seal"
+KNOWN_FEATURES = frozenset({COLUMNS, FORK, GAPS, GRACE, SEAL})
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,6 +126,26 @@ class NodePointer(Struct, frozen=True, forbid_unknown_fields=True):
         return self.limit_position.offset
 
 
+class Seal(Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a log: no later slot will ever be named."""
+
+    reason: str
+    at_us: int
+    moved_to: str = ""
+    """The log that goes on from here, if there is one."""
+
+
+class Ancestor(Struct, frozen=True, forbid_unknown_fields=True):
+    """A log whose files a fork shares: pointers up to `limit` lie there."""
+
+    log: str
+    """Its name, in the same store."""
+    limit: int
+    """The first offset that is not its."""
+    seq_no: int
+    """The first slot that is not its."""
+
+
 class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """What wal3 does not have: the last field of a manifest, only there when a feature needs it."""
 
@@ -131,6 +153,10 @@ class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     features: tuple[str, ...] = ()
     grace_s: int | UnsetType = UNSET
     """With `grace`: seconds between unlink and sweep, fixed at creation."""
+    fork: tuple[Ancestor, ...] | UnsetType = UNSET
+    """With `fork`: whose files it shares, the oldest first; empty until the fork is finished."""
+    seal: Seal | UnsetType = UNSET
+    """With `seal`: why and when the log ended."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,6 +220,29 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return GRACE_S_DEFAULT
         return self.cordwood.grace_s
 
+    @property
+    def seal(self) -> Seal | None:
+        """Why the log ended, if it did."""
+        if self.cordwood is UNSET or self.cordwood.seal is UNSET:
+            return None
+        return self.cordwood.seal
+
+    @property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """Whose files it shares, if it is a fork."""
+        if self.cordwood is UNSET or self.cordwood.fork is UNSET:
+            return ()
+        return self.cordwood.fork
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether it is a fork that was begun and not finished."""
+        return FORK in self.features and not self.ancestors
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless LOG-1 to LOG-9 hold."""
+        check_manifest(self, where, writing=writing)
+
 
 class Node(Struct, frozen=True, forbid_unknown_fields=True):
     """An immutable interior node; on disk a SNAPSHOT object."""
@@ -222,13 +271,9 @@ class Node(Struct, frozen=True, forbid_unknown_fields=True):
             sum(child.num_bytes for child in children),
         )
 
-
-class CursorRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cursor file: the first record not yet consumed."""
-
-    position: Position
-    epoch_us: int
-    writer: str
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless LOG-2 to LOG-4, LOG-6 and LOG-7 hold."""
+        check_node(self, where)
 
 
 class WriterTag(NamedTuple):
@@ -264,19 +309,25 @@ _TAG = re.compile(
     r"cordwood/1 log=([0-9a-f]{32}) write=([0-9a-f]{32}) tail=([0-9a-f]{32}|) at=([0-9]{1,19})"
 )
 
-Document = TypeVar("Document", Manifest, Node, CursorRecord)
+
+class Checked(Protocol):
+    """A document that knows its invariants."""
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless they hold."""
+        ...
 
 
-def encode(document: Manifest | Node | CursorRecord) -> bytes:
+Document = TypeVar("Document", bound=Checked)
+
+
+def encode(document: Checked, where: str = "") -> bytes:
     """The bytes on disk, after checking every invariant.
 
     Raises:
         CorruptionError: the document breaks one; nothing should be written.
     """
-    if isinstance(document, Manifest):
-        check_manifest(document, writing=True)
-    elif isinstance(document, Node):
-        check_node(document)
+    document.check(where or getattr(document, "path", paths.MANIFEST), writing=True)
     return msgspec.json.encode(document)
 
 
@@ -303,16 +354,11 @@ def decode(kind: type[Document], data: bytes, where: str) -> Document:
         raise _not_a(kind, where, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_a(kind, where, error) from error
-    if isinstance(document, Manifest):
-        check_manifest(document, where=where)
-    elif isinstance(document, Node):
-        check_node(document, where=where)
-    elif not 0 <= document.position.offset < OFFSET_LIMIT:
-        raise CorruptionError(f"{where}: offset {document.position.offset} is out of range")
+    document.check(where, writing=False)
     return document
 
 
-def _not_a(kind: type[Struct], where: str, error: Exception) -> FormatError:
+def _not_a(kind: type, where: str, error: Exception) -> FormatError:
     return CorruptionError(
         f"{where}: not a {kind.__name__.lower()}: {error}",
         where=where,
@@ -381,6 +427,15 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         raise _broken("LOG-9", where, "grace_s exactly with the feature grace", "one without it")
     if extension.grace_s is not UNSET and not is_grace(extension.grace_s):
         raise _broken("LOG-9", where, "a grace of at least a second", str(extension.grace_s))
+    if (SEAL in extension.features) != (extension.seal is not UNSET):
+        raise _broken("LOG-9", where, "seal exactly with the feature seal", "one without it")
+    if (FORK in extension.features) != (extension.fork is not UNSET):
+        raise _broken("LOG-9", where, "fork exactly with the feature fork", "one without it")
+    limit = 0
+    for ancestor in manifest.ancestors:
+        if not (paths.is_log_name(ancestor.log) and limit < ancestor.limit < OFFSET_LIMIT):
+            raise _broken("LOG-9", where, "ancestors with rising limits", str(ancestor))
+        limit = ancestor.limit
 
 
 def is_grace(grace_s: object) -> bool:

@@ -12,6 +12,9 @@ manifest and then swaps it is always too late. So it leaves an *intent*, a small
     sees it gone: takes a slot, swaps     keeps quiet until the manifest changes, or for a while
     got through: deletes the intent       reads the manifest, goes on
 
+A collection asks for less: an intent `unlink` says that the garbage of this id may be applied, and
+the writer does so with its next manifest, without a pause (log/collect.py).
+
 Safety never depends on any of this: whoever swaps, swaps by compare-and-swap. If the writer is dead
 the manifest stands still, which the outsider sees, and goes ahead by itself.
 """
@@ -31,6 +34,9 @@ from cordwood.log.folding import Spawn
 from cordwood.log.objects import LogObjects
 
 TURN = "turn"
+"""Let me write."""
+UNLINK = "unlink"
+"""Apply the garbage of this id with your next manifest."""
 POLL_S = 0.05
 STAND_STILL_MIN_S = 0.3
 STAND_STILL_MAX_S = 3.0
@@ -54,14 +60,23 @@ class Intent(msgspec.Struct, frozen=True):
     created_us: int
 
 
-class TurnAsker:
+class Asker:
     """An outsider's side: one intent, which keeps its age until the outsider has got through."""
 
-    def __init__(self, objects: LogObjects, clock: Clock, entropy: Entropy) -> None:
-        """Nothing asked yet."""
+    def __init__(
+        self,
+        objects: LogObjects,
+        clock: Clock,
+        entropy: Entropy,
+        kind: str = TURN,
+        token: str = "",
+    ) -> None:
+        """Nothing asked yet. `token` is the intent's id; a fresh one if there is none."""
         self._objects = objects
         self._clock = clock
         self._entropy = entropy
+        self._kind = kind
+        self._token = token
         self._key: str | None = None
         self._content = b""
 
@@ -77,8 +92,9 @@ class TurnAsker:
         does not go to the end of the line.
         """
         if self._key is None:
-            intent = Intent(TURN, self._entropy.token(), self._clock.now_us())
-            path = paths.intent(TURN, f"{intent.created_us:016x}-{intent.id}")
+            token = self._token or self._entropy.token()
+            intent = Intent(self._kind, token, self._clock.now_us())
+            path = paths.intent(self._kind, f"{intent.created_us:016x}-{intent.id}")
             self._key, self._content = self._objects.key(path), msgspec.json.encode(intent)
         started_s = self._clock.monotonic_s()
         with suppress(AlreadyExistsError):
@@ -113,7 +129,7 @@ class TurnAsker:
 
     async def _rank(self) -> int:
         """How many have waited longer. One LIST."""
-        waiting = [meta.key async for meta in self._objects.list(paths.intent(TURN, ""))]
+        waiting = [meta.key async for meta in self._objects.list(paths.intent(self._kind, ""))]
         return sum(key < (self._key or "") for key in waiting)
 
 
@@ -138,6 +154,8 @@ class TurnKeeper:
         self._was_asked = False
         self.asked: str | None = None
         """The intent to be granted. While there is one, its writer takes no new slots."""
+        self.unlink: str | None = None
+        """The intent of a collection that waits for its garbage to be applied."""
         self.task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
@@ -158,15 +176,27 @@ class TurnKeeper:
     async def _find(self) -> None:
         """The turn that was asked for first."""
         try:
-            prefix = paths.intent(TURN, "")
-            self.asked = min([m.key async for m in self._objects.list(prefix)], default=None)
+            keys = [meta.key async for meta in self._objects.list(paths.INTENT_PREFIX)]
+            turn, unlink = (self._objects.key(paths.intent(k, "")) for k in (TURN, UNLINK))
+            self.asked = min((key for key in keys if key.startswith(turn)), default=None)
+            self.unlink = min((key for key in keys if key.startswith(unlink)), default=None)
         except CordwoodError:
             # Making room is a courtesy; the next look comes soon.
             self.asked = None
         finally:
             self.task = None
-        self._was_asked = self.asked is not None
+        self._was_asked = self.asked is not None or self.unlink is not None
         self._wake(False)
+
+    def unlinked(self) -> None:
+        """The garbage was applied, or does not fit: either way its collection goes on."""
+        if self.unlink is not None:
+            self._spawn(self._forget, self.unlink)
+            self.unlink = None
+
+    async def _forget(self, key: str) -> None:
+        with suppress(CordwoodError):
+            await self._objects.store.delete([key])
 
     async def _give_way(self, key: str, etag: str, patience_s: float) -> None:
         # Whether the turn was taken is seen when the writer looks at the ground again.

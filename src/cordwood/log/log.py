@@ -15,16 +15,18 @@ from cordwood.base.errors import AlreadyExistsError, InvalidInputError, Uncertai
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
+from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
+from cordwood.log.collect import Progress as CollectProgress
+from cordwood.log.cursors import Cursors
 from cordwood.log.format import (
     GRACE_S_DEFAULT,
-    CursorRecord,
     Manifest,
     WriterTag,
-    decode,
     is_grace,
 )
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
+from cordwood.log.pins import Pin, list_pins, make_pin
 from cordwood.log.reader import Reader
 from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
@@ -91,6 +93,8 @@ class Log:
         self._clock = clock
         self._entropy = entropy
         self._objects = LogObjects(self.store, name)
+        self.cursors = Cursors(self._objects, clock, entropy)
+        """Named positions, which hold back collection."""
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -164,19 +168,14 @@ class Log:
 
         return Writer(self._objects, options, self._clock, self._entropy, prepare)
 
-    def reader(self, *, verify: bool = True) -> Reader:
-        """A reader, to be opened with `async with`."""
-        return Reader(self._objects, verify=verify)
+    def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
+        """A reader, to be opened with `async with`. With `pin`, of what that pin holds."""
+        return Reader(self._objects, verify=verify, pin=pin)
 
     async def state(self) -> LogState:
-        """Where the log stands. One GET, one LIST, one GET per cursor."""
+        """Where the log stands. One GET, two LISTs, one GET per cursor and per pin."""
         manifest, _ = await self._objects.load()
-        cursors = {}
-        async for meta in self._objects.list(paths.CURSOR_PREFIX):
-            name = paths.cursor_name(meta.key.removeprefix(f"{self.name}/"))
-            if name is not None:
-                data, _ = await self.store.get(meta.key)
-                cursors[name] = decode(CursorRecord, data, meta.key).position.offset
+        cursors = await self.cursors.list(strict=False)
         return LogState(
             name=self.name,
             oldest_offset=manifest.oldest_offset,
@@ -184,9 +183,9 @@ class Log:
             bytes=sum(p.num_bytes for p in tree.roots(manifest)),
             setsum=Setsum.from_hex(manifest.setsum_hex),
             collected=Setsum.from_hex(manifest.collected_hex),
-            sealed=False,
-            cursors=cursors,
-            pins=(),
+            sealed=manifest.seal is not None,
+            cursors={name: witness.offset for name, witness in cursors.items()},
+            pins=tuple(await list_pins(self._objects)),
             features=manifest.features,
             protocol="cas",
             grace_s=manifest.grace_s,
@@ -220,3 +219,69 @@ class Log:
     async def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
         """Prove that the log is whole: its metadata, or down to every record. See log/scrub.py."""
         return await scrub.scrub(self._objects, deep=deep, progress=progress)
+
+    # What keeps a log small.
+
+    async def pin(self, name: str, start: int, limit: int, *, ttl_s: int = 3_600) -> Pin:
+        """Keep the files of `[start, limit)` for `ttl_s` seconds, while collection goes on.
+
+        Raises:
+            AlreadyExistsError: there is a pin of this name that has not ended.
+            CollectedError: the range has been collected, or is about to be.
+        """
+        return await make_pin(self._objects, self._entropy, name, start, limit, ttl_s)
+
+    async def mark(
+        self,
+        *,
+        keep_from: int | None = None,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+    ) -> CollectReport:
+        """First step of a collection: write down what goes."""
+        return await self._collector().step_mark(keep_from, max_fragments, max_share)
+
+    async def unlink(self) -> CollectReport:
+        """Second step: take what was marked out of the manifest."""
+        return await self._collector().step_unlink()
+
+    async def sweep(self, *, grace_s: float = 0.0, rate: float | None = None) -> CollectReport:
+        """Third step: delete what was unlinked, once the grace interval has passed."""
+        return await self._collector().step_sweep(grace_s, rate)
+
+    async def collect(
+        self,
+        keep_from: int | None = None,
+        *,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+        grace_s: float = 0.0,
+        rate: float | None = None,
+        wait_s: float = 5.0,
+        progress: CollectProgress | None = None,
+    ) -> CollectReport:
+        """Free what lies before every cursor: mark, unlink, sweep. See log/collect.py.
+
+        Args:
+            keep_from: keep everything from this offset on, whatever the cursors say.
+            max_fragments: free about so many at most; the next collection goes on.
+            max_share: refuse to free more than this share of the log's bytes.
+            grace_s: wait longer than the log's grace interval before deleting.
+            rate: objects deleted per second at most.
+            wait_s: wait so long for the grace interval; else the next collection deletes.
+            progress: called while it deletes.
+
+        Raises:
+            StateError: there is no cursor, or too much would go.
+        """
+        return await self._collector(progress).collect(
+            keep_from=keep_from,
+            max_fragments=max_fragments,
+            max_share=max_share,
+            grace_s=grace_s,
+            rate=rate,
+            wait_s=wait_s,
+        )
+
+    def _collector(self, progress: CollectProgress | None = None) -> Collector:
+        return Collector(self._objects, self._clock, self._entropy, progress=progress)

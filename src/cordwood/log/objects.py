@@ -16,9 +16,10 @@ from cordwood.base.errors import (
     Code,
     CorruptionError,
     NotFoundError,
+    StateError,
 )
 from cordwood.log import paths, tree
-from cordwood.log.format import Fragment, Manifest, Node, NodePointer, decode, encode
+from cordwood.log.format import Ancestor, Fragment, Manifest, Node, NodePointer, decode, encode
 from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
 from cordwood.store.api import Buffer, LocalReads, Match, Meta, ObjectStore
 
@@ -40,18 +41,28 @@ class LogObjects:
         """No I/O; `name` is the prefix."""
         self.store = store
         self.name = name
+        self._ancestors: tuple[Ancestor, ...] = ()
+        """Whose files it shares; known, and final, once the manifest was loaded."""
 
     def key(self, path: str) -> str:
         """The store's key of a path inside the log."""
         return f"{self.name}/{path}"
 
+    def key_of(self, pointer: NodePointer | Fragment) -> str:
+        """The store's key of what a pointer names: in a fork it may be an ancestor's."""
+        for ancestor in self._ancestors:
+            if pointer.limit <= ancestor.limit:
+                return f"{ancestor.log}/{pointer.path}"
+        return self.key(pointer.path)
+
     # The manifest.
 
-    async def load(self) -> Loaded:
+    async def load(self, *, unborn: bool = False) -> Loaded:
         """The manifest as it is now. One GET.
 
         Raises:
             NotFoundError: there is no such log.
+            StateError: it is a fork that was not finished (unless `unborn`).
             CorruptionError, UnsupportedError: there is one that cannot be used.
         """
         key = self.key(paths.MANIFEST)
@@ -64,7 +75,14 @@ class LogObjects:
                 hint="create it first (log.create() or `cordwood log create`), "
                 "or check the name and the store's URL",
             ) from error
-        return Loaded(decode(Manifest, data, key), etag)
+        manifest = decode(Manifest, data, key)
+        if manifest.is_unborn and not unborn:
+            raise StateError(
+                f"the log {self.name!r} is a fork that was begun and not finished",
+                hint="destroy it, and fork again",
+            )
+        self._ancestors = manifest.ancestors
+        return Loaded(manifest, etag)
 
     async def create(self, manifest: Manifest) -> str:
         """Write the first manifest. One PUT.
@@ -97,8 +115,19 @@ class LogObjects:
     # Nodes.
 
     async def read_node(self, pointer: NodePointer) -> Node:
-        """The node behind a pointer, checked against it. One GET."""
-        key = self.key(pointer.path)
+        """The node behind a pointer, checked against it. One GET.
+
+        A fork that folds what it shares keeps the node itself: one GET more for those.
+        """
+        shared, own = self.key_of(pointer), self.key(pointer.path)
+        try:
+            return await self._read_node(shared, pointer)
+        except CorruptionError:
+            if shared == own:
+                raise
+            return await self._read_node(own, pointer)
+
+    async def _read_node(self, key: str, pointer: NodePointer) -> Node:
         try:
             data, _ = await self.store.get(key)
         except NotFoundError as error:
@@ -129,7 +158,7 @@ class LogObjects:
         try:
             await self.store.put(key, encode(node), "create")
         except AlreadyExistsError:
-            there = await self.read_node(node.pointer())
+            there = await self._read_node(key, node.pointer())
             if there.children != node.children:
                 raise
             await self.store.sync([key])
@@ -157,7 +186,7 @@ class LogObjects:
         Raises:
             CorruptionError: the object is missing.
         """
-        key = self.key(fragment.path)
+        key = self.key_of(fragment)
         try:
             # One byte more than there should be: a longer object is noticed as well.
             return await self.store.get_range(key, 0, fragment.num_bytes + 1)
@@ -171,7 +200,7 @@ class LogObjects:
 
     def read_fragment_now(self, fragment: Fragment) -> Buffer:
         """As `get_fragment`, in the calling thread; only where `is_local`."""
-        key = self.key(fragment.path)
+        key = self.key_of(fragment)
         local: LocalReads = getattr(self.store, "local")  # noqa: B009 - a store may have it or not
         try:
             return local.read_now(key, 0, fragment.num_bytes + 1)
@@ -181,16 +210,17 @@ class LogObjects:
     async def get_link(self, fragment: Fragment) -> Link | None:
         """What a fragment says of itself; None if it is a foreign one. One ranged GET."""
         start = max(0, fragment.num_bytes - FOOTER_PEEK_BYTES)
-        key = self.key(fragment.path)
+        key = self.key_of(fragment)
         try:
             tail: Buffer = await self.store.get_range(key, start, fragment.num_bytes - start)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
         return read_footer_link(tail, fragment.path)
 
-    async def sync(self, paths_seen: Iterable[str]) -> None:
+    async def sync(self, paths_seen: Iterable[str], fragments: Iterable[Fragment] = ()) -> None:
         """Return once these objects, seen by reading, would survive a power cut."""
-        await self.store.sync([self.key(path) for path in paths_seen])
+        keys = [*map(self.key, paths_seen), *map(self.key_of, fragments)]
+        await self.store.sync(keys)
 
     # Everything below a prefix of the log.
 
@@ -227,9 +257,11 @@ class LogObjects:
             for task in ahead.values():
                 task.cancel()
 
-    async def find(self, manifest: Manifest, offset: int) -> Fragment | None:
-        """The fragment that holds `offset`; None if the manifest does not reach it."""
-        async with aclosing(self.walk(tree.roots(manifest), offset, offset + 1)) as fragments:
+    async def find(
+        self, pointers: Sequence[NodePointer | Fragment], offset: int
+    ) -> Fragment | None:
+        """The fragment below these pointers that holds `offset`, if one does."""
+        async with aclosing(self.walk(pointers, offset, offset + 1)) as fragments:
             async for fragment in fragments:
                 return fragment
         return None

@@ -6,6 +6,10 @@
     snapshot/SNAPSHOT.<64 hex>                                    a node, named by its setsum
     cursor/<name>.json                                            a cursor
     gc/GARBAGE                                                    what is being collected
+    gc/HELD-<id>                                                  collected, but still held
+    gc/CLOCK                                                      asks the store what time it is
+    pin/<name>.json                                               a hold that expires
+    fork/<id>.json                                                a fork's hold on its parent
     intent/<kind>-<id>                                            a request to the live writer
 
 A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
@@ -19,6 +23,10 @@ import re
 MANIFEST = "manifest/MANIFEST"
 GARBAGE = "gc/GARBAGE"
 CURSOR_PREFIX = "cursor/"
+CLOCK = "gc/CLOCK"
+HELD_PREFIX = "gc/HELD-"
+PIN_PREFIX = "pin/"
+FORK_PREFIX = "fork/"
 INTENT_PREFIX = "intent/"
 NODE_PREFIX = "snapshot/SNAPSHOT."
 
@@ -29,6 +37,7 @@ _UUID_NAME = re.compile(
     r"Uuid=([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.parquet"
 )
 _CURSOR = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
+_PIN = re.compile(r"pin/([A-Za-z0-9_]+)\.json")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9=._-]+(?:/[A-Za-z0-9=._-]+)*")
 _LOG_NAME = re.compile(r"[A-Za-z0-9._=+@-]+(?:/[A-Za-z0-9._=+@-]+)*")
 
@@ -58,6 +67,32 @@ def node(setsum_hex: str) -> str:
 def intent(kind: str, token: str) -> str:
     """The path of an intent."""
     return f"{INTENT_PREFIX}{kind}-{token}"
+
+
+def held(nonce: str) -> str:
+    """The path of what a collection unlinked and could not delete."""
+    return HELD_PREFIX + nonce
+
+
+def cursor(name: str) -> str:
+    """The path of a cursor."""
+    return f"{CURSOR_PREFIX}{name}.json"
+
+
+def pin(name: str) -> str:
+    """The path of a pin."""
+    return f"{PIN_PREFIX}{name}.json"
+
+
+def fork(incarnation: str) -> str:
+    """The path of the hold that the fork of this incarnation has on a log."""
+    return f"{FORK_PREFIX}{incarnation}.json"
+
+
+def pin_name(path: str) -> str | None:
+    """The pin a path names, or None if it is not one's."""
+    match = _PIN.fullmatch(path)
+    return match[1] if match else None
 
 
 def cursor_name(path: str) -> str | None:

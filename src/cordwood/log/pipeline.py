@@ -49,7 +49,8 @@ from cordwood.log.batch import Batch, Queue
 from cordwood.log.flight import Fate, Flight, Stage, build, judge, not_written, uncertain
 from cordwood.log.folding import Folder
 from cordwood.log.format import COLUMNS, Manifest
-from cordwood.log.intents import TurnAsker, TurnKeeper
+from cordwood.log.garbage import Phase, apply, load_garbage
+from cordwood.log.intents import Asker, TurnKeeper
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pace import Pace
@@ -126,7 +127,7 @@ class Pipeline:
         self._has_settled = False
         """Whether nothing was put since the last settling: then there is no use in another."""
         self._losses = 0
-        self._asker = TurnAsker(objects, clock, entropy)
+        self._asker = Asker(objects, clock, entropy)
         self._turns = TurnKeeper(
             objects, clock, options.intent_interval_s, self._tasks.spawn, self._after_turn
         )
@@ -344,9 +345,11 @@ class Pipeline:
             next_tag(self._manifest, tail, self._entropy),
             (COLUMNS,) if any(flight.has_columns for flight in landed) else (),
         )
-        manifest = self._folder.apply(manifest)
-        self._folder.start(manifest)
         try:
+            if self._turns.unlink is not None:
+                manifest = await self._without_garbage(manifest, self._turns.unlink)
+            manifest = self._folder.apply(manifest)
+            self._folder.start(manifest)
             etag = await self._objects.swap(manifest, self._etag)
         except CordwoodError:
             self._swapping = None
@@ -361,10 +364,21 @@ class Pipeline:
             self._flights.popleft()
         self._window = min(self._window + 1, self._options.in_flight)
         self._got_through()
+        self._turns.unlinked()
         self._turns.look()
         self._pump()
         for flight in landed:
             self._finish(flight.batch, flight.link.start)
+
+    async def _without_garbage(self, manifest: Manifest, intent: str) -> Manifest:
+        """The manifest without what a collection has marked, if it still fits. One GET.
+
+        GARBAGE is read now, after the manifest that this one replaces: see log/collect.py, rule 2.
+        """
+        garbage, _ = await load_garbage(self._objects)
+        if garbage.phase is not Phase.MARKED or not intent.endswith(garbage.nonce or "?"):
+            return manifest
+        return apply(manifest, garbage) or manifest
 
     def _finish(self, batch: Batch, outcome: int | BaseException) -> None:
         if isinstance(outcome, BaseException):

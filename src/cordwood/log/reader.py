@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -29,8 +29,9 @@ from cordwood.base.errors import (
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.log import tree
 from cordwood.log.fetch import Ahead, fetch_table
-from cordwood.log.format import Fragment, Manifest
+from cordwood.log.format import Fragment, NodePointer
 from cordwood.log.objects import LogObjects
+from cordwood.log.pins import load_pin
 from cordwood.log.records import Record, iter_records
 
 T = TypeVar("T")
@@ -65,16 +66,35 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 NO_LIMITS = Limits()
 
 
+class View(NamedTuple):
+    """What one read sees: the log as its manifest was then, or what a pin holds."""
+
+    pointers: tuple[NodePointer | Fragment, ...]
+    oldest_offset: int
+    next_offset: int
+
+
 class Reader:
     """Reads one log. Made by `Log.reader()`."""
 
-    def __init__(self, objects: LogObjects, *, verify: bool = True) -> None:
-        """No I/O. `verify=False` skips checksum and setsum of every fragment read."""
+    def __init__(self, objects: LogObjects, *, verify: bool = True, pin: str | None = None) -> None:
+        """No I/O. `verify=False` skips checksum and setsum of every fragment read.
+
+        With `pin`, only what the pin of that name holds is read.
+        """
         self._objects = objects
         self._verify = verify
+        self._pin = pin
+
+    async def _load(self) -> tuple[View, str]:
+        manifest, etag = await self._objects.load()
+        if self._pin is not None:
+            pin = await load_pin(self._objects, self._pin)
+            return View(pin.pointers, pin.start, pin.limit), etag
+        return View(tree.roots(manifest), manifest.oldest_offset, manifest.next_offset), etag
 
     async def __aenter__(self) -> Self:
-        await self._objects.load()
+        await self._load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -91,12 +111,12 @@ class Reader:
         Raises:
             CollectedError: `start` has been collected.
         """
-        manifest, _ = await self._objects.load()
+        view, _ = await self._load()
 
         async def select() -> list[Fragment]:
-            return [f async for f in self._limited(manifest, start, limits)]
+            return [f async for f in self._limited(view, start, limits)]
 
-        return await self._unless_collected(select(), manifest)
+        return await self._unless_collected(select(), view)
 
     async def fetch(self, fragment: Fragment, *, verify: bool | None = None) -> pa.Table:
         """The records of a fragment: offset, timestamp_us, body, and key, headers, stream if any.
@@ -125,11 +145,9 @@ class Reader:
             CollectedError: `start` has been collected, also while reading.
             CorruptionError: a fragment is missing or damaged.
         """
-        manifest, _ = await self._objects.load()
-        async with aclosing(self._read(manifest, start, limits, verify)) as batches:
-            while (
-                batch := await self._unless_collected(anext(batches, None), manifest)
-            ) is not None:
+        view, _ = await self._load()
+        async with aclosing(self._read(view, start, limits, verify)) as batches:
+            while (batch := await self._unless_collected(anext(batches, None), view)) is not None:
                 yield batch
 
     async def read(
@@ -162,24 +180,24 @@ class Reader:
         self, start: int | None = None, *, verify: bool | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """As `tail`, in record batches."""
-        manifest, etag = await self._objects.load()
-        position = manifest.next_offset if start is None else start
+        view, etag = await self._load()
+        position = view.next_offset if start is None else start
         poll_s = POLL_MIN_S
         while True:
-            if position < manifest.next_offset:
+            if position < view.next_offset:
                 poll_s = POLL_MIN_S
-                async with aclosing(self._read(manifest, position, NO_LIMITS, verify)) as batches:
+                async with aclosing(self._read(view, position, NO_LIMITS, verify)) as batches:
                     while True:
-                        batch = await self._unless_collected(anext(batches, None), manifest)
+                        batch = await self._unless_collected(anext(batches, None), view)
                         if batch is None:
                             break
                         yield batch
-                position = manifest.next_offset
+                position = view.next_offset
             else:
                 poll_s = min(poll_s * 1.5, POLL_MAX_S)
             await asyncio.sleep(poll_s)
             if await self._objects.manifest_etag() != etag:
-                manifest, etag = await self._objects.load()
+                view, etag = await self._load()
 
     def _checks(self, verify: bool | None) -> bool:
         return self._verify if verify is None else verify
@@ -187,11 +205,11 @@ class Reader:
     # Below: ranges.
 
     async def _limited(
-        self, manifest: Manifest, start: int | None, limits: Limits
+        self, view: View, start: int | None, limits: Limits
     ) -> AsyncGenerator[Fragment, None]:
-        begin, end = await self._bounds(manifest, start, limits)
+        begin, end = await self._bounds(view, start, limits)
         num_files = num_bytes = 0
-        async with aclosing(self._objects.walk(tree.roots(manifest), begin, end)) as walk:
+        async with aclosing(self._objects.walk(view.pointers, begin, end)) as walk:
             async for fragment in walk:
                 num_files += 1
                 num_bytes += fragment.num_bytes
@@ -202,22 +220,20 @@ class Reader:
                     return
                 yield fragment
 
-    async def _bounds(
-        self, manifest: Manifest, start: int | None, limits: Limits
-    ) -> tuple[int, int]:
+    async def _bounds(self, view: View, start: int | None, limits: Limits) -> tuple[int, int]:
         """The offsets `[begin, end)` that offset, record and time limits leave."""
-        begin = manifest.oldest_offset if start is None else check_offset(start)
-        if begin < manifest.oldest_offset:
+        begin = view.oldest_offset if start is None else check_offset(start)
+        if begin < view.oldest_offset:
             # Offset 0 is before the first record of a log that starts at 1.
-            if begin == 0 and manifest.oldest_offset == 1:
+            if begin == 0 and view.oldest_offset == 1:
                 begin = 1
             else:
-                raise collected(self._objects.name, begin, manifest)
-        end = manifest.next_offset
+                raise collected(self._objects.name, begin, view)
+        end = view.next_offset
         if limits.start_time_us is not None:
-            begin = max(begin, await self._offset_at(limits.start_time_us, manifest))
+            begin = max(begin, await self._offset_at(limits.start_time_us, view))
         if limits.limit_time_us is not None:
-            end = min(end, await self._offset_at(limits.limit_time_us, manifest))
+            end = min(end, await self._offset_at(limits.limit_time_us, view))
         if limits.limit_offset is not None:
             end = min(end, limits.limit_offset)
         if limits.max_records is not None:
@@ -225,15 +241,15 @@ class Reader:
         return begin, max(begin, end)
 
     async def _read(
-        self, manifest: Manifest, start: int | None, limits: Limits, verify: bool | None
+        self, view: View, start: int | None, limits: Limits, verify: bool | None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        begin, end = await self._bounds(manifest, start, limits)
+        begin, end = await self._bounds(view, start, limits)
         within = msgspec.structs.replace(
             limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
         )
         ahead = Ahead(self._objects, verify=self._checks(verify))
         try:
-            async with aclosing(self._limited(manifest, begin, within)) as selected:
+            async with aclosing(self._limited(view, begin, within)) as selected:
                 fragment = await anext(selected, None)
                 while fragment is not None or ahead.fragments:
                     while fragment is not None and not ahead.is_full:
@@ -245,15 +261,15 @@ class Reader:
         finally:
             await ahead.drop()
 
-    async def _unless_collected(self, work: Awaitable[T], manifest: Manifest) -> T:
+    async def _unless_collected(self, work: Awaitable[T], view: View) -> T:
         """The result; if an object of an old manifest is gone because it was collected, say so."""
         try:
             return await work
         except CorruptionError as error:
             if error.code is Code.MISSING_OBJECT:
-                now, _ = await self._objects.load()
-                if manifest.oldest_offset < now.oldest_offset:
-                    raise collected(self._objects.name, manifest.oldest_offset, now) from error
+                now, _ = await self._load()
+                if view.oldest_offset < now.oldest_offset:
+                    raise collected(self._objects.name, view.oldest_offset, now) from error
             raise
 
     # Time.
@@ -264,20 +280,20 @@ class Reader:
         Timestamps never go back along a log that Cordwood wrote, so this is a bisection: a ranged
         GET per step. In a log written by others it finds one such place, not always the first.
         """
-        manifest, _ = await self._objects.load()
-        return await self._offset_at(time_us, manifest)
+        view, _ = await self._load()
+        return await self._offset_at(time_us, view)
 
-    async def _offset_at(self, time_us: int, manifest: Manifest) -> int:
-        low, high = manifest.oldest_offset, manifest.next_offset
+    async def _offset_at(self, time_us: int, view: View) -> int:
+        low, high = view.oldest_offset, view.next_offset
         while low < high:
-            fragment = await self._objects.find(manifest, (low + high) // 2)
+            fragment = await self._objects.find(view.pointers, (low + high) // 2)
             if fragment is None:
                 break
             if await self._time_of(fragment) < time_us:
                 low = fragment.limit
             else:
                 high = fragment.start
-        return max(low, manifest.oldest_offset)
+        return max(low, view.oldest_offset)
 
     async def _time_of(self, fragment: Fragment) -> int:
         link = await self._objects.get_link(fragment)
@@ -298,12 +314,12 @@ def check_offset(offset: object) -> int:
     return offset
 
 
-def collected(name: str, offset: int, manifest: Manifest) -> CollectedError:
+def collected(name: str, offset: int, view: View) -> CollectedError:
     """The error for a range that is gone."""
     return CollectedError(
         f"log {name!r}: offset {offset} has been collected; "
-        f"the oldest record is {manifest.oldest_offset}",
-        hint=f"start at {manifest.oldest_offset} or later",
+        f"the oldest record is {view.oldest_offset}",
+        hint=f"start at {view.oldest_offset} or later",
     )
 
 

@@ -54,6 +54,10 @@ SLOTS_AHEAD = 8
 """Slots read at once when there is a run: as many as a writer has in the air by default."""
 
 
+UNKNOWN = ""
+"""In place of a setsum: the fragment was collected."""
+
+
 class Tail(NamedTuple):
     """The end of a log: what the next fragment must follow."""
 
@@ -71,7 +75,7 @@ class Tail(NamedTuple):
         newest = manifest.fragments[-1] if manifest.fragments else None
         return cls(
             id=tag.tail_id if tag else "",
-            setsum_hex=newest.setsum_hex if newest else ZERO,
+            setsum_hex=newest.setsum_hex if newest else _setsum_before(manifest, tag),
             next_offset=manifest.next_offset,
             next_seq_no=manifest.next_seq_no,
             at_us=tag.tail_us if tag else 0,
@@ -83,11 +87,17 @@ class Tail(NamedTuple):
 
     def is_followed_by(self, link: fragments.Link) -> bool:
         """Rule 2."""
-        return (link.prev_id, link.prev_setsum, link.start) == (
-            self.id,
-            self.setsum_hex,
-            self.next_offset,
-        )
+        is_sum = self.setsum_hex in {link.prev_setsum, UNKNOWN}
+        return is_sum and (link.prev_id, link.start) == (self.id, self.next_offset)
+
+
+def _setsum_before(manifest: Manifest, tag: WriterTag | None) -> str:
+    """The setsum that a fragment must name where the manifest names none.
+
+    Of a log whose newest fragment was collected only the id is known. It is enough: ids are unique.
+    """
+    is_new = tag is None or tag.tail_id in {tag.incarnation, ""}
+    return ZERO if is_new else UNKNOWN
 
 
 class Landed(NamedTuple):
@@ -248,7 +258,7 @@ async def find_named(
         fragment
         for fragment, write_id in candidates
         if manifest.oldest_offset <= fragment.start < manifest.next_offset
-        and await objects.find(manifest, fragment.start) == fragment
+        and await objects.find(tree.roots(manifest), fragment.start) == fragment
         and await _write_id(objects, fragment) == write_id
     ]
     if named:
@@ -292,13 +302,13 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
     # Its own place decides, once the log has passed it; until then those it would follow.
     for start, write_id in reversed(error.chain):
         if manifest.oldest_offset <= start < manifest.next_offset:
-            fragment = await objects.find(manifest, start)
+            fragment = await objects.find(tree.roots(manifest), start)
             if fragment is None or fragment.start != start:
                 return None
             if await _write_id(objects, fragment) != write_id:
                 return None
             if start == place:
-                await objects.sync([fragment.path, paths.MANIFEST])
+                await objects.sync([paths.MANIFEST], [fragment])
                 return place + error.index
     raise _still_open(
         error,

@@ -1,13 +1,26 @@
 """Blocking twins of the async classes, with the same names: for scripts, notebooks, Spark tasks.
 
-Store, Options, Limits, Setsum and the errors are the very same objects as in `cordwood`.
+Store, Options, Limits, Setsum, Witness and the errors are the very same objects as in `cordwood`.
 """
 
 from cordwood.base.setsum import Setsum
+from cordwood.log.cursors import Witness
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
 from cordwood.store.url import Store
-from cordwood.sync.log import Log, Reader, Writer
+from cordwood.sync.log import Cursors, Log, Pin, Reader, Writer
 
-__all__ = ["Limits", "Log", "Options", "Reader", "Record", "Setsum", "Store", "Writer"]
+__all__ = [
+    "Cursors",
+    "Limits",
+    "Log",
+    "Options",
+    "Pin",
+    "Reader",
+    "Record",
+    "Setsum",
+    "Store",
+    "Witness",
+    "Writer",
+]

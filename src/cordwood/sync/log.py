@@ -15,9 +15,14 @@ import pyarrow as pa
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import Code, LimitError, UncertainError
+from cordwood.log import cursors as async_cursors
 from cordwood.log import log as async_log
+from cordwood.log import pins as async_pins
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
+from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
+from cordwood.log.collect import Progress as CollectProgress
+from cordwood.log.cursors import Witness
 from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
 from cordwood.log.options import Options
@@ -94,9 +99,9 @@ class Log:
         """A writer, to be opened with `with`."""
         return Writer(self._log.writer(create=create, options=options))
 
-    def reader(self, *, verify: bool = True) -> Reader:
-        """A reader, to be opened with `with`."""
-        return Reader(self._log.reader(verify=verify))
+    def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
+        """A reader, to be opened with `with`. With `pin`, of what that pin holds."""
+        return Reader(self._log.reader(verify=verify, pin=pin))
 
     def state(self) -> LogState:
         """Where the log stands."""
@@ -113,6 +118,123 @@ class Log:
     def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
         """Prove that the log is whole."""
         return portal.current().run(self._log.scrub(deep=deep, progress=progress))
+
+    @property
+    def cursors(self) -> Cursors:
+        """Named positions, which hold back collection."""
+        return Cursors(self._log.cursors)
+
+    def pin(self, name: str, start: int, limit: int, *, ttl_s: int = 3_600) -> Pin:
+        """Keep the files of `[start, limit)` for `ttl_s` seconds, while collection goes on."""
+        return Pin(portal.current().run(self._log.pin(name, start, limit, ttl_s=ttl_s)))
+
+    def mark(
+        self,
+        *,
+        keep_from: int | None = None,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+    ) -> CollectReport:
+        """First step of a collection: write down what goes."""
+        work = self._log.mark(keep_from=keep_from, max_fragments=max_fragments, max_share=max_share)
+        return portal.current().run(work)
+
+    def unlink(self) -> CollectReport:
+        """Second step: take what was marked out of the manifest."""
+        return portal.current().run(self._log.unlink())
+
+    def sweep(self, *, grace_s: float = 0.0, rate: float | None = None) -> CollectReport:
+        """Third step: delete what was unlinked, once the grace interval has passed."""
+        return portal.current().run(self._log.sweep(grace_s=grace_s, rate=rate))
+
+    def collect(
+        self,
+        keep_from: int | None = None,
+        *,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+        grace_s: float = 0.0,
+        rate: float | None = None,
+        wait_s: float = 5.0,
+        progress: CollectProgress | None = None,
+    ) -> CollectReport:
+        """Free what lies before every cursor: mark, unlink, sweep."""
+        work = self._log.collect(
+            keep_from,
+            max_fragments=max_fragments,
+            max_share=max_share,
+            grace_s=grace_s,
+            rate=rate,
+            wait_s=wait_s,
+            progress=progress,
+        )
+        return portal.current().run(work)
+
+
+class Cursors:
+    """The cursors of one log. See `cordwood.Cursors`."""
+
+    def __init__(self, cursors: async_cursors.Cursors) -> None:
+        """Made by `Log.cursors`."""
+        self._cursors = cursors
+
+    def init(self, name: str, offset: int) -> Witness:
+        """Create a cursor."""
+        return portal.current().run(self._cursors.init(name, offset))
+
+    def load(self, name: str) -> Witness:
+        """The cursor as it is now."""
+        return portal.current().run(self._cursors.load(name))
+
+    def save(self, name: str, offset: int, witness: Witness) -> Witness:
+        """Move a cursor."""
+        return portal.current().run(self._cursors.save(name, offset, witness))
+
+    def delete(self, name: str, witness: Witness) -> None:
+        """Delete a cursor."""
+        portal.current().run(self._cursors.delete(name, witness))
+
+    def list(self, *, strict: bool = True) -> dict[str, Witness]:
+        """Every cursor by its name."""
+        return portal.current().run(self._cursors.list(strict=strict))
+
+
+class Pin:
+    """A hold on a range. See `cordwood.Pin`."""
+
+    def __init__(self, pin: async_pins.Pin) -> None:
+        """Made by `Log.pin`."""
+        self._pin = pin
+        self.name = pin.name
+
+    @property
+    def start(self) -> int:
+        """The first offset held."""
+        return self._pin.start
+
+    @property
+    def limit(self) -> int:
+        """The first offset behind its range."""
+        return self._pin.limit
+
+    @property
+    def ttl_s(self) -> int:
+        """How long it holds after it was made or renewed."""
+        return self._pin.ttl_s
+
+    def renew(self, ttl_s: int | None = None) -> None:
+        """Begin its time anew."""
+        portal.current().run(self._pin.renew(ttl_s))
+
+    def release(self) -> None:
+        """End it."""
+        portal.current().run(self._pin.release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Writer:

@@ -14,7 +14,8 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX, MANIFEST_BYTES_MAX, NODE_DE
 from cordwood.base.setsum import PRIMES, Setsum
 from cordwood.log import format as log_format
 from cordwood.log import paths
-from cordwood.log.format import ZERO, CursorRecord, Manifest, Node, Position, WriterTag
+from cordwood.log.cursors import CursorRecord
+from cordwood.log.format import ZERO, Manifest, Node, Position, WriterTag
 
 WHERE = "orders/manifest/MANIFEST"
 
@@ -631,7 +632,7 @@ def test_a_node_makes_the_pointer_its_parent_keeps():
         {"format": 2, "features": []},
         {"format": 0, "features": []},
         {"format": 1, "features": ["wormholes"]},
-        {"format": 1, "features": ["gaps", "seal"]},
+        {"format": 1, "features": ["gaps", "shards"]},
     ],
     ids=["newer format", "format zero", "unknown feature", "known and unknown feature"],
 )

@@ -1,0 +1,589 @@
+"""Collection: free what no cursor needs, in three steps that can each be repeated.
+
+::
+
+    mark     read cursors and manifest ─▶ write GARBAGE: what goes, with a nonce
+    unlink   read the cursors again ─▶ a manifest without it ─▶ GARBAGE says so
+    sweep    a grace interval later, by the store's clock: prove that nothing refers to it,
+             delete what no pin and no fork holds ─▶ GARBAGE is empty
+
+Why nothing that is needed can go:
+
+1. A cursor, pin or fork that is made, or moves back, while this goes on was either there when the
+   cursors were read again, after GARBAGE was written, or reads GARBAGE itself, after it was
+   written, and withdraws (log/cursors.py, log/holds.py).
+2. A garbage is applied only by who read GARBAGE *after* the manifest that it replaces. So once a
+   garbage was cancelled and the manifest replaced since, nobody can apply it any more; only then
+   GARBAGE becomes empty.
+3. Whatever is deleted begins before `initial_offset`, and its slot is below `initial_seq_no`: no
+   manifest can name it again. A slot above is never touched, however old it is: its writer may be
+   asleep.
+4. A reader that holds an older manifest, and a writer that has not looked for a while, have the
+   grace interval to finish.
+
+Crash at any point and the next collection goes on from what GARBAGE says. Two collections at once
+take turns by compare-and-swap; deleting twice is deleting once.
+
+The cost is one request for each thing deleted and a few for each level of the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    Code,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    StateError,
+)
+from cordwood.base.setsum import Setsum
+from cordwood.log import paths, tree
+from cordwood.log.cursors import Cursors
+from cordwood.log.cut import Cut, nodes_below, plan_cut
+from cordwood.log.format import (
+    FORMAT,
+    Manifest,
+    NodePointer,
+    Position,
+    WriterTag,
+    decode,
+    encode,
+)
+from cordwood.log.garbage import (
+    Garbage,
+    GarbageExtension,
+    GarbageSeen,
+    Phase,
+    apply,
+    empty,
+    is_applied,
+    load_garbage,
+)
+from cordwood.log.holds import ForkRecord, Hold, live_holds, store_time_us
+from cordwood.log.intents import UNLINK, Asker
+from cordwood.log.objects import LogObjects
+from cordwood.log.recovery import Tail, next_tag
+from cordwood.store.api import Match, PutMode
+
+FRAGMENTS_MAX = 10_000
+"""Fragments that one pass frees, about: GARBAGE, and what a crash repeats, stay small."""
+
+DELETES_AT_ONCE = 500
+
+TRIES_MAX = 5
+"""Times a pass begins again because the log changed under it."""
+
+
+@dataclass(slots=True)
+class CollectReport:
+    """What a collection did, and how far it came."""
+
+    phase: Phase = Phase.EMPTY
+    """Of what is being collected; `unlinked` if the grace interval still runs."""
+    oldest_offset: int = 1
+    """The first record that can be read."""
+    records: int = 0
+    """Taken out of the log."""
+    bytes: int = 0
+    setsum: Setsum = field(default_factory=Setsum)
+    """The sum of the records taken out."""
+    deleted: int = 0
+    """Objects deleted."""
+    held: list[str] = field(default_factory=list)
+    """Which pins and forks kept something from being deleted."""
+    due_s: float = 0.0
+    """How long until what was unlinked may be deleted."""
+
+
+class HeldSlots(Struct, frozen=True, forbid_unknown_fields=True):
+    """Slots that a hold kept from being deleted."""
+
+    start: int
+    limit: int
+    """In offsets."""
+    first_seq_no: int
+    limit_seq_no: int
+
+
+class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The object gc/HELD-<nonce>: unlinked, not yet deleted."""
+
+    format: int = FORMAT
+    slots: tuple[HeldSlots, ...]
+    nodes: tuple[NodePointer, ...]
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        if self.format != FORMAT or any(s.first_seq_no > s.limit_seq_no for s in self.slots):
+            raise CorruptionError(f"{where}: not a list of what is held", where=where)
+
+
+Progress = Callable[[int, int], None]
+"""Called with how many objects were deleted, and how many will be."""
+
+
+class Collector:
+    """Collects one log. Holds no state: everything is in the store."""
+
+    def __init__(
+        self,
+        objects: LogObjects,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        """No I/O."""
+        self._objects = objects
+        self._clock = clock
+        self._entropy = entropy
+        self._cursors = Cursors(objects, clock, entropy)
+        self._progress = progress
+
+    # Mark.
+
+    async def mark(
+        self,
+        *,
+        keep_from: int | None = None,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+    ) -> Garbage:
+        """Write down what goes; what is written down already is left as it is.
+
+        Raises:
+            StateError: the log has no cursor, or more than `max_share` of its bytes would go.
+        """
+        for _ in range(TRIES_MAX):
+            seen = await self._load()
+            if seen.garbage.is_pending:
+                return seen.garbage
+            manifest, etag = await self._objects.load()
+            cutoff = await self._cutoff(keep_from)
+            cut = await self._plan(manifest, cutoff, max_fragments)
+            if cut is None:
+                return seen.garbage
+            _check_share(cut, manifest, max_share)
+            garbage = await self._garbage(cut, manifest, etag)
+            with suppress(ConflictError, AlreadyExistsError):
+                await self._put(garbage, seen.etag)
+                return garbage
+        raise _busy(self._objects.name)
+
+    async def _cutoff(self, keep_from: int | None) -> int:
+        """The first offset that somebody needs."""
+        cursors = await self._cursors.list()
+        if not cursors:
+            raise StateError(
+                f"log {self._objects.name!r} has no cursor, so nothing says what may go",
+                code=Code.NO_CURSOR,
+                hint="make one with cursors.init(name, offset): what lies before every cursor goes",
+            )
+        if keep_from is not None and keep_from < 0:
+            raise InvalidInputError(f"keep_from is an offset, not {keep_from!r}")
+        positions = [witness.offset for witness in cursors.values()]
+        return min(positions if keep_from is None else [*positions, keep_from])
+
+    async def _plan(self, manifest: Manifest, cutoff: int, max_fragments: int) -> Cut | None:
+        """How to cut, with the nodes that stay written."""
+        while True:
+            writer = manifest.writer
+            cut = await plan_cut(self._objects, manifest, cutoff, writer, max_fragments)
+            if cut is None:
+                return None
+            try:
+                for node in cut.made:
+                    await self._objects.write_node(node)
+            except AlreadyExistsError:
+                # A node of another shape has the name: keep a fragment more.
+                cutoff = cut.dropped[-1].start
+            else:
+                return cut
+
+    async def _garbage(self, cut: Cut, manifest: Manifest, etag: str) -> Garbage:
+        stay = {pointer.path for pointer in cut.kept} | {node.path for node in cut.made}
+        drop = [*await nodes_below(self._objects, cut.dropped), *cut.replaced]
+        garbage = Garbage(
+            nodes_to_drop=tuple({p.path: p for p in drop if p.path not in stay}.values()),
+            nodes_to_make=tuple(cut.made),
+            node_for_root=cut.node_for_root,
+            drop_start=manifest.first_seq_no,
+            drop_limit=cut.first_seq_no,
+            discard_hex=cut.discarded.hexdigest(),
+            first_to_keep=Position(cut.first_to_keep),
+            cordwood=GarbageExtension(self._entropy.token(), Phase.MARKED, etag),
+        )
+        if apply(manifest, garbage) is None:
+            raise CorruptionError(
+                f"log {self._objects.name!r}: what would be collected does not balance",
+                hint="run `cordwood log scrub`; nothing was changed",
+            )
+        return garbage
+
+    # Unlink.
+
+    async def unlink(self) -> Garbage:
+        """Take what is marked out of the manifest; what cannot be is cancelled.
+
+        A live writer does it with its next manifest; we do it if there is none.
+        """
+        for _ in range(TRIES_MAX):
+            seen = await self._load()
+            garbage = seen.garbage
+            if garbage.phase is Phase.CANCELLED:
+                return await self._cancel(seen)
+            if garbage.phase is not Phase.MARKED:
+                return garbage
+            first = garbage.first_to_keep.offset
+            positions = [w.offset for w in (await self._cursors.list()).values()]
+            if not positions or min(positions) < first:
+                return await self._cancel(seen)
+            with suppress(ConflictError):
+                if not await self._replace_manifest(garbage):
+                    return await self._cancel(seen)
+                done = garbage.in_phase(Phase.UNLINKED)
+                await self._put(done, seen.etag)
+                return done
+        raise _busy(self._objects.name)
+
+    async def _replace_manifest(self, garbage: Garbage) -> bool:
+        """Whether the log is past the garbage now; False if it does not fit any more."""
+        asker = Asker(self._objects, self._clock, self._entropy, UNLINK, garbage.nonce)
+        try:
+            while True:
+                manifest, etag = await self._objects.load()
+                if is_applied(manifest, garbage):
+                    return True
+                # Rule 2: after the manifest.
+                now = (await self._load()).garbage
+                if now.nonce != garbage.nonce or now.phase is not Phase.MARKED:
+                    raise ConflictError("another collection went on")
+                smaller = apply(manifest, garbage)
+                if smaller is None:
+                    return False
+                tag = next_tag(manifest, Tail.of(manifest), self._entropy)
+                smaller = msgspec.structs.replace(smaller, writer=str(tag))
+                try:
+                    await self._objects.swap(smaller, etag)
+                except ConflictError:
+                    await asker.ask()
+                else:
+                    return True
+        finally:
+            await asker.release()
+
+    async def _cancel(self, seen: GarbageSeen) -> Garbage:
+        """Give a garbage up: it stays in the log. Returns how it ended."""
+        garbage, etag = seen
+        with suppress(ConflictError):
+            if garbage.phase is Phase.MARKED:
+                garbage = garbage.in_phase(Phase.CANCELLED)
+                etag = await self._put(garbage, etag)
+            manifest, before = await self._objects.load()
+            if not is_applied(manifest, garbage):
+                manifest = await self._bump(manifest, before)
+            if is_applied(manifest, garbage):
+                # Somebody did it before it was cancelled.
+                garbage = garbage.in_phase(Phase.UNLINKED)
+            else:
+                garbage = empty(self._entropy.token())
+            await self._put(garbage, etag)
+            return garbage
+        return (await self._load()).garbage
+
+    async def _bump(self, manifest: Manifest, etag: str) -> Manifest:
+        """Have the manifest replaced, by us or by somebody: what is the new one?"""
+        while True:
+            tag = next_tag(manifest, Tail.of(manifest), self._entropy)
+            with suppress(ConflictError):
+                await self._objects.swap(msgspec.structs.replace(manifest, writer=str(tag)), etag)
+            now, now_etag = await self._objects.load()
+            if now_etag != etag:
+                return now
+
+    # Sweep.
+
+    async def sweep(
+        self, *, grace_s: float = 0.0, rate: float | None = None
+    ) -> tuple[Garbage, CollectReport]:
+        """Delete what was unlinked, once the grace interval has passed.
+
+        Args:
+            grace_s: wait at least so long; the log's own grace interval holds in any case.
+            rate: objects deleted per second at most.
+        """
+        report = CollectReport()
+        garbage, etag = await self._load()
+        if garbage.phase is not Phase.UNLINKED:
+            return garbage, report
+        manifest, _ = await self._objects.load()
+        unlinked_us = (await self._objects.store.head(self._objects.key(paths.GARBAGE))).modified_us
+        now_us = await store_time_us(self._objects, self._entropy)
+        report.due_s = max(manifest.grace_s, grace_s) - (now_us - unlinked_us) / 1_000_000
+        if report.due_s > 0:
+            return garbage, report
+        report.due_s = 0.0
+        await self._prove(manifest, garbage)
+        first_own = manifest.ancestors[-1].seq_no if manifest.ancestors else 0
+        slots = HeldSlots(
+            0,
+            garbage.first_to_keep.offset,
+            max(garbage.drop_start, first_own),
+            max(garbage.drop_limit, first_own),
+        )
+        await self._delete([slots], garbage.nodes_to_drop, garbage.nonce, rate, report)
+        await self._lower_holds(manifest)
+        with suppress(ConflictError):
+            await self._put(empty(self._entropy.token()), etag)
+        return garbage, report
+
+    async def _prove(self, manifest: Manifest, garbage: Garbage) -> None:
+        """Raise unless nothing can refer to what is deleted."""
+        first = garbage.first_to_keep.offset
+        named = {pointer.path for pointer in tree.roots(manifest)}
+        wrong = [p.path for p in garbage.nodes_to_drop if p.path in named or p.start >= first]
+        if not is_applied(manifest, garbage) or manifest.first_seq_no < garbage.drop_limit or wrong:
+            raise CorruptionError(
+                f"log {self._objects.name!r}: the manifest still needs what GARBAGE says is "
+                f"unlinked: oldest offset {manifest.oldest_offset}, first to keep {first}, "
+                f"nodes {wrong[:3]}",
+                hint="nothing was deleted; another program may have replaced the manifest",
+            )
+        for witness in (await self._cursors.list()).values():
+            if witness.offset < first and witness.is_proved:
+                raise StateError(
+                    f"log {self._objects.name!r}: the cursor {witness.name!r} stands at "
+                    f"{witness.offset}, before the collected point {first}",
+                    hint="nothing was deleted; find out who moved it back without a check, then "
+                    f"move it to {first} or later",
+                )
+
+    async def _delete(
+        self,
+        slots: Sequence[HeldSlots],
+        nodes: Sequence[NodePointer],
+        nonce: str,
+        rate: float | None,
+        report: CollectReport,
+    ) -> None:
+        """Delete these, but for what is held; that is written down first."""
+        holds = await live_holds(self._objects, self._entropy)
+        kept_slots = [k for s in slots for k in _held_slots(s, holds)]
+        kept_nodes = [n for n in nodes if any(_overlaps(n.start, n.limit, h) for h in holds)]
+        for hold in holds:
+            is_needed = any(_overlaps(s.start, s.limit, hold) for s in kept_slots)
+            if is_needed and hold.what not in report.held:
+                report.held.append(hold.what)
+        key = self._objects.key(paths.held(nonce))
+        if kept_slots or kept_nodes:
+            held = Held(slots=tuple(kept_slots), nodes=tuple(kept_nodes))
+            await self._objects.store.put(key, encode(held, key), "overwrite")
+        stay = {number for s in kept_slots for number in range(s.first_seq_no, s.limit_seq_no)}
+        kept_paths = {node.path for node in kept_nodes}
+        keys = [
+            self._objects.key(paths.fragment(number))
+            for s in slots
+            for number in range(s.first_seq_no, s.limit_seq_no)
+            if number not in stay
+        ]
+        keys += [self._objects.key(n.path) for n in nodes if n.path not in kept_paths]
+        await self._delete_keys(keys, rate, report)
+        if not kept_slots and not kept_nodes:
+            await self._objects.store.delete([key])
+
+    async def _delete_keys(
+        self, keys: Sequence[str], rate: float | None, report: CollectReport
+    ) -> None:
+        step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
+        for i in range(0, len(keys), step):
+            batch = keys[i : i + step]
+            await self._objects.store.delete(batch)
+            report.deleted += len(batch)
+            if self._progress is not None:
+                self._progress(report.deleted, len(keys))
+            if rate is not None and i + step < len(keys):
+                await asyncio.sleep(len(batch) / rate)
+
+    async def sweep_held(self, *, rate: float | None = None) -> CollectReport:
+        """Delete what earlier collections left because it was held, and is held no more."""
+        report = CollectReport()
+        found = [meta.key async for meta in self._objects.list(paths.HELD_PREFIX)]
+        for key in found:
+            try:
+                data, _ = await self._objects.store.get(key)
+            except NotFoundError:
+                continue
+            held = decode(Held, data, key)
+            nonce = key.removeprefix(self._objects.key(paths.HELD_PREFIX))
+            await self._delete(held.slots, held.nodes, nonce, rate, report)
+        return report
+
+    async def _lower_holds(self, manifest: Manifest) -> None:
+        """Tell the ancestors of a fork what it no longer needs of theirs."""
+        tag = WriterTag.parse(manifest.writer)
+        for ancestor in manifest.ancestors if tag else ():
+            key = f"{ancestor.log}/{paths.fork(tag.incarnation if tag else '')}"
+            try:
+                data, etag = await self._objects.store.get(key)
+            except NotFoundError:
+                continue
+            hold = decode(ForkRecord, data, key)
+            start = min(max(hold.start, manifest.oldest_offset), hold.limit)
+            if start > hold.start:
+                first = min(max(hold.first_seq_no, manifest.first_seq_no), hold.limit_seq_no)
+                raised = msgspec.structs.replace(
+                    hold,
+                    start=start,
+                    first_seq_no=first,
+                    writer=f"cordwood/1 write={self._entropy.token()}",
+                )
+                with suppress(ConflictError):
+                    await self._objects.store.put(key, encode(raised, key), Match(etag))
+
+    # All of it.
+
+    async def collect(
+        self,
+        *,
+        keep_from: int | None = None,
+        max_fragments: int = FRAGMENTS_MAX,
+        max_share: float = 1.0,
+        grace_s: float = 0.0,
+        rate: float | None = None,
+        wait_s: float = 5.0,
+    ) -> CollectReport:
+        """One pass: finish what was begun, then free what can be freed now.
+
+        It waits for the grace interval only if that takes `wait_s` at most; otherwise the report
+        says when to come back, and the next collection goes on.
+        """
+        total = CollectReport()
+        before, _ = await self._objects.load()
+        _add(total, await self.sweep_held(rate=rate))
+        _, swept = await self.sweep(grace_s=grace_s, rate=rate)
+        _add(total, swept)
+        garbage = (await self._load()).garbage
+        for _ in range(TRIES_MAX):
+            if garbage.phase is Phase.UNLINKED:
+                break
+            garbage = await self.mark(
+                keep_from=keep_from, max_fragments=max_fragments, max_share=max_share
+            )
+            if not garbage.is_pending:
+                break
+            garbage = await self.unlink()
+        garbage, swept = await self.sweep(grace_s=grace_s, rate=rate)
+        if 0 < swept.due_s <= wait_s:
+            await asyncio.sleep(swept.due_s)
+            garbage, swept = await self.sweep(grace_s=grace_s, rate=rate)
+        _add(total, swept)
+        after, _ = await self._objects.load()
+        total.phase = Phase.UNLINKED if total.due_s > 0 else Phase.EMPTY
+        total.oldest_offset = after.oldest_offset
+        total.records = after.oldest_offset - before.oldest_offset
+        total.bytes = _bytes_of(before) + (after.acc_bytes - before.acc_bytes) - _bytes_of(after)
+        total.setsum = Setsum.from_hex(after.collected_hex) - Setsum.from_hex(before.collected_hex)
+        return total
+
+    # One step at a time.
+
+    async def step_mark(
+        self, keep_from: int | None, max_fragments: int, max_share: float
+    ) -> CollectReport:
+        """`mark`, with a report."""
+        garbage = await self.mark(
+            keep_from=keep_from, max_fragments=max_fragments, max_share=max_share
+        )
+        return await self._report(garbage.phase, garbage)
+
+    async def step_unlink(self) -> CollectReport:
+        """`unlink`, with a report."""
+        garbage = await self.unlink()
+        return await self._report(garbage.phase, garbage)
+
+    async def step_sweep(self, grace_s: float, rate: float | None) -> CollectReport:
+        """`sweep`, with a report."""
+        total = CollectReport()
+        _add(total, await self.sweep_held(rate=rate))
+        garbage, swept = await self.sweep(grace_s=grace_s, rate=rate)
+        _add(total, swept)
+        phase = garbage.phase if swept.due_s > 0 else (await self._load()).garbage.phase
+        report = await self._report(phase, garbage)
+        _add(report, total)
+        return report
+
+    async def _report(self, phase: Phase, garbage: Garbage) -> CollectReport:
+        manifest, _ = await self._objects.load()
+        report = CollectReport(phase, manifest.oldest_offset)
+        report.setsum = Setsum.from_hex(garbage.discard_hex)
+        return report
+
+    # Below.
+
+    async def _load(self) -> GarbageSeen:
+        seen = await load_garbage(self._objects)
+        if seen.garbage.is_foreign:
+            raise StateError(
+                f"log {self._objects.name!r} is being collected by another program",
+                hint="let it finish",
+            )
+        return seen
+
+    async def _put(self, garbage: Garbage, etag: str) -> str:
+        key = self._objects.key(paths.GARBAGE)
+        mode: PutMode = Match(etag) if etag else "create"
+        return await self._objects.store.put(key, encode(garbage, key), mode)
+
+
+def _check_share(cut: Cut, manifest: Manifest, max_share: float) -> None:
+    total = _bytes_of(manifest)
+    share = sum(pointer.num_bytes for pointer in cut.dropped) / total if total else 0.0
+    if share > max_share:
+        raise StateError(
+            f"{share:.0%} of the log's bytes would go, the limit is {max_share:.0%}",
+            code=Code.LIMIT,
+            hint="raise the limit if that is what you want",
+        )
+
+
+def _bytes_of(manifest: Manifest) -> int:
+    return sum(pointer.num_bytes for pointer in tree.roots(manifest))
+
+
+def _overlaps(start: int, limit: int, hold: Hold) -> bool:
+    return max(start, hold.start) < min(limit, hold.limit)
+
+
+def _held_slots(slots: HeldSlots, holds: Iterable[Hold]) -> list[HeldSlots]:
+    """The parts of a run of slots that are held."""
+    kept = []
+    for hold in holds:
+        first = max(slots.first_seq_no, hold.first_seq_no)
+        limit = min(slots.limit_seq_no, hold.limit_seq_no)
+        if first < limit:
+            start, end = max(slots.start, hold.start), min(slots.limit, hold.limit)
+            kept.append(HeldSlots(start, max(start, end), first, limit))
+    return kept
+
+
+def _add(total: CollectReport, part: CollectReport) -> None:
+    total.deleted += part.deleted
+    total.due_s = part.due_s
+    total.held += [what for what in part.held if what not in total.held]
+
+
+def _busy(name: str) -> StateError:
+    return StateError(
+        f"log {name!r} changed under the collection again and again", hint="collect it later"
+    )

@@ -1,0 +1,226 @@
+"""Cursors: named positions in a log, which hold back collection.
+
+A cursor is one small object, `cursor/<name>.json`, byte for byte as wal3 writes it. Its position is
+the first record not yet consumed. It is moved by compare-and-swap: who saves shows a `Witness` of
+the cursor as last seen, so of two that move it at once one is told.
+
+Collection frees what lies before every cursor. A cursor that is new, or moves back, could be too
+late for that, so it counts only after this::
+
+    write the cursor ─▶ read GARBAGE ─▶ read MANIFEST       (in this order; log/collect.py)
+                        either past it: withdraw, CollectedError
+
+Until then the object says `unproved`, and whoever moves it on proves its own position first.
+
+To delete a cursor is to move it, by the same compare-and-swap, behind every record there can be: an
+object that is really deleted could be one that somebody else just made under the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from msgspec import Struct
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    CollectedError,
+    ContendedError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
+from cordwood.base.limits import OFFSET_LIMIT
+from cordwood.log import paths
+from cordwood.log.format import Position, decode, encode
+from cordwood.log.holds import collected, prove_not_collected
+from cordwood.log.objects import LogObjects
+from cordwood.store.api import Match, PutMode
+
+DELETED = OFFSET_LIMIT - 1
+"""The position of a deleted cursor: it holds nothing back, also not for wal3."""
+
+UNPROVED = " unproved"
+
+_NAME = re.compile(r"[A-Za-z0-9_]{1,128}")
+
+
+class CursorRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor file: the first record not yet consumed."""
+
+    position: Position
+    epoch_us: int
+    writer: str
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless the position can be one."""
+        if not 0 <= self.position.offset < OFFSET_LIMIT:
+            raise CorruptionError(f"{where}: offset {self.position.offset} is out of range")
+
+
+class Witness(Struct, frozen=True):
+    """A cursor as it was seen: what the next save must show."""
+
+    name: str
+    offset: int
+    """The first record not yet consumed."""
+    etag: str
+    epoch_us: int
+    """When it was written, by the clock of who wrote it."""
+    writer: str
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether its position is known to hold back collection."""
+        return not self.writer.endswith(UNPROVED)
+
+
+class Cursors:
+    """The cursors of one log: `log.cursors`."""
+
+    def __init__(self, objects: LogObjects, clock: Clock, entropy: Entropy) -> None:
+        """No I/O."""
+        self._objects = objects
+        self._clock = clock
+        self._entropy = entropy
+
+    async def init(self, name: str, offset: int) -> Witness:
+        """Create a cursor. One PUT, two GETs.
+
+        Raises:
+            AlreadyExistsError: there is one of this name.
+            CollectedError: the offset has been collected, or is about to be.
+            InvalidInputError: the name or the offset cannot be one.
+        """
+        await self._check_offset(offset)
+        try:
+            witness = await self._write(name, offset, "create", proved=False)
+        except AlreadyExistsError:
+            there = await self._look(name)
+            if there is None or there.offset != DELETED:
+                raise AlreadyExistsError(
+                    f"the cursor {name!r} of log {self._objects.name!r} exists",
+                    hint="load it, and save it with its witness",
+                ) from None
+            witness = await self._write(name, offset, Match(there.etag), proved=False)
+        await self._prove(witness, DELETED)
+        return witness
+
+    async def load(self, name: str) -> Witness:
+        """The cursor as it is now. One GET.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        witness = await self._look(name)
+        if witness is None or witness.offset == DELETED:
+            raise NotFoundError(
+                f"log {self._objects.name!r} has no cursor named {name!r}",
+                hint="make it with cursors.init(name, offset)",
+            )
+        return witness
+
+    async def save(self, name: str, offset: int, witness: Witness) -> Witness:
+        """Move a cursor. One PUT; two GETs more if it moves back.
+
+        Raises:
+            ContendedError: somebody else moved it since the witness was given: load it again.
+            CollectedError: it moves back to what has been collected, or is about to be.
+        """
+        if witness.name != name:
+            raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
+        is_proved = offset >= witness.offset and witness.is_proved
+        if not is_proved:
+            await self._check_offset(offset)
+        saved = await self._write(name, offset, Match(witness.etag), proved=is_proved)
+        if not is_proved:
+            await self._prove(saved, witness.offset if witness.is_proved else DELETED)
+        return saved
+
+    async def delete(self, name: str, witness: Witness) -> None:
+        """Delete a cursor: it holds nothing back any more. One PUT.
+
+        Raises:
+            ContendedError: somebody else moved it since the witness was given.
+        """
+        if witness.name != name:
+            raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
+        await self._write(name, DELETED, Match(witness.etag), proved=True)
+
+    async def list(self, *, strict: bool = True) -> dict[str, Witness]:
+        """Every cursor by its name. One LIST, one GET each.
+
+        Raises:
+            CorruptionError: there is something among the cursors that is none (if `strict`).
+        """
+        found: dict[str, Witness] = {}
+        prefix = self._objects.key("")
+        async for meta in self._objects.list(paths.CURSOR_PREFIX):
+            name = paths.cursor_name(meta.key.removeprefix(prefix))
+            if name is None and not strict:
+                continue
+            if name is None:
+                raise CorruptionError(
+                    f"{meta.key} lies among the cursors and is none",
+                    where=meta.key,
+                    hint="move it away: nobody can tell what it holds back",
+                )
+            witness = await self._look(name)
+            if witness is not None and witness.offset != DELETED:
+                found[name] = witness
+        return found
+
+    # Below.
+
+    def _key(self, name: str) -> str:
+        if _NAME.fullmatch(str(name)) is None:
+            raise InvalidInputError(
+                f"{name!r} cannot name a cursor", hint="use letters, digits and _"
+            )
+        return self._objects.key(paths.cursor(name))
+
+    async def _look(self, name: str) -> Witness | None:
+        key = self._key(name)
+        try:
+            data, etag = await self._objects.store.get(key)
+        except NotFoundError:
+            return None
+        record = decode(CursorRecord, data, key)
+        return Witness(name, record.position.offset, etag, record.epoch_us, record.writer)
+
+    async def _write(self, name: str, offset: int, mode: PutMode, *, proved: bool) -> Witness:
+        key = self._key(name)
+        # Unique, so that no two states of a cursor have the same bytes, and on S3 the same etag.
+        writer = f"cordwood/1 write={self._entropy.token()}{'' if proved else UNPROVED}"
+        record = CursorRecord(Position(offset), self._clock.now_us(), writer)
+        try:
+            etag = await self._objects.store.put(key, encode(record, key), mode)
+        except ContendedError as error:
+            raise ContendedError(
+                f"the cursor {name!r} of log {self._objects.name!r} was moved since it was seen",
+                hint="load it again, and decide again",
+            ) from error
+        return Witness(name, offset, etag, record.epoch_us, writer)
+
+    async def _check_offset(self, offset: int) -> None:
+        if type(offset) is not int or not 0 <= offset < DELETED:
+            raise InvalidInputError(f"a cursor stands at an offset, not at {offset!r}")
+        manifest, _ = await self._objects.load()
+        if offset > manifest.next_offset:
+            raise InvalidInputError(
+                f"offset {offset} is behind the end of the log, {manifest.next_offset}"
+            )
+        if offset < manifest.oldest_offset:
+            raise collected(self._objects.name, offset, manifest.oldest_offset)
+
+    async def _prove(self, witness: Witness, fallback: int) -> None:
+        """A new or backward position counts only if no collection is past it; else withdraw it."""
+        try:
+            await prove_not_collected(self._objects, witness.offset)
+        except CollectedError:
+            # Whoever moved it meanwhile has to prove its own position.
+            with suppress(ContendedError):
+                await self._write(witness.name, fallback, Match(witness.etag), proved=True)
+            raise

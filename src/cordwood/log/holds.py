@@ -1,0 +1,258 @@
+"""Holds: what keeps the files of a range while collection goes on past them.
+
+There are two kinds. A **pin** has a name and a time to live; a **fork** holds what it shares with
+its parent for as long as it exists. Neither stops the manifest from moving on: a hold only keeps
+objects, which sweep leaves alone and writes down in a HELD object for a later collection.
+
+Whoever makes a hold writes it, then reads GARBAGE, then MANIFEST, and withdraws if either is past
+its start (as a new cursor does, log/cursors.py). So a hold that counts was there before its range
+was unlinked, and every sweep of it, which comes after, sees it.
+
+A pin ends by compare-and-swap: its owner releases it, or a collection finds it expired by the
+store's own clock and ends it, before anything it held is deleted. A renewal that comes too late
+therefore fails, and never revives what is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from cordwood.base.clock import Entropy
+from cordwood.base.errors import (
+    CollectedError,
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    UnsupportedError,
+)
+from cordwood.log import paths, tree
+from cordwood.log.format import (
+    FORMAT,
+    Fragment,
+    Manifest,
+    NodePointer,
+    WriterTag,
+    decode,
+    encode,
+)
+from cordwood.log.garbage import load_garbage
+from cordwood.log.objects import LogObjects
+from cordwood.store.api import Match
+
+Pointer = NodePointer | Fragment
+
+
+class Hold(NamedTuple):
+    """A range whose files must stay."""
+
+    what: str
+    """For people: which pin, which fork."""
+    start: int
+    limit: int
+    first_seq_no: int
+    limit_seq_no: int
+
+
+class PinRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The object pin/<name>.json."""
+
+    format: int = FORMAT
+    start: int
+    """Of its first fragment."""
+    limit: int
+    """Of its last fragment."""
+    first_seq_no: int
+    limit_seq_no: int
+    ttl_s: int
+    """It expires so long after it was written, by the store's clock."""
+    ended: bool = False
+    writer: str
+    before: tuple[Fragment, ...]
+    """Its pointers: fragments, then nodes, then fragments, oldest first."""
+    nodes: tuple[NodePointer, ...]
+    after: tuple[Fragment, ...]
+
+    @property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """Everything it holds, oldest first."""
+        return (*self.before, *self.nodes, *self.after)
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be a pin."""
+        _check_format(self.format, where)
+        _check_range(self, where)
+        if any(not paths.stays_inside(pointer.path) for pointer in self.pointers):
+            raise CorruptionError(f"{where}: a path leaves the log", where=where)
+
+
+class ForkRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The object fork/<incarnation>.json: what a fork needs of this log."""
+
+    format: int = FORMAT
+    log: str
+    """The fork's name, in the same store."""
+    start: int
+    """What lies before it the fork has collected. It only rises."""
+    limit: int
+    first_seq_no: int
+    limit_seq_no: int
+    writer: str
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be a fork's hold."""
+        _check_format(self.format, where)
+        _check_range(self, where)
+
+
+def _check_format(found: int, where: str) -> None:
+    if found != FORMAT:
+        raise UnsupportedError(
+            f"{where}: format {found} is not known to this version",
+            hint="upgrade Cordwood before collecting this log",
+        )
+
+
+def _check_range(record: PinRecord | ForkRecord, where: str) -> None:
+    if record.start > record.limit or record.first_seq_no > record.limit_seq_no:
+        raise CorruptionError(f"{where}: its range cannot be", where=where)
+
+
+async def cover(
+    objects: LogObjects, pointers: Sequence[Pointer], start: int, limit: int
+) -> list[Pointer]:
+    """The fewest pointers that hold `[start, limit)`, whole fragments. Reads two paths at most."""
+    found: list[Pointer] = []
+    for pointer in tree.overlapping(pointers, start, limit):
+        if isinstance(pointer, Fragment) or (start <= pointer.start and pointer.limit <= limit):
+            found.append(pointer)
+        else:
+            node = await objects.read_node(pointer)
+            found += await cover(objects, node.children, start, limit)
+    return found
+
+
+async def slots_of(objects: LogObjects, pointers: Sequence[Pointer]) -> tuple[int, int]:
+    """The first slot of these pointers, and the one after their last."""
+    first, last = pointers[0], pointers[-1]
+    while isinstance(first, NodePointer):
+        first = (await objects.read_node(first)).children[0]
+    while isinstance(last, NodePointer):
+        last = (await objects.read_node(last)).children[-1]
+    return first.seq_no, last.seq_no + 1
+
+
+async def prove_not_collected(objects: LogObjects, start: int) -> Manifest:
+    """The manifest, if no collection is past `start`, now that a hold was written.
+
+    Raises:
+        CollectedError: one is, or is about to be.
+    """
+    garbage, _ = await load_garbage(objects)
+    reached = garbage.first_to_keep.offset if garbage.is_pending else 0
+    manifest, _ = await objects.load()
+    reached = max(reached, manifest.oldest_offset)
+    if reached > start:
+        raise collected(objects.name, start, reached)
+    return manifest
+
+
+def collected(log: str, offset: int, oldest: int) -> CollectedError:
+    """What who comes too late is told."""
+    return CollectedError(
+        f"offset {offset} of log {log!r} has been collected, or is about to be: "
+        f"the oldest to be kept is {oldest}",
+        hint=f"start from offset {oldest}",
+    )
+
+
+async def store_time_us(objects: LogObjects, entropy: Entropy) -> int:
+    """What time it is by the store's own clock. One PUT, one HEAD."""
+    key = objects.key(paths.CLOCK)
+    await objects.store.put(key, entropy.token().encode(), "overwrite")
+    return (await objects.store.head(key)).modified_us
+
+
+async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
+    """Every hold that counts now; those that are over are ended first.
+
+    One LIST for each kind, one GET for each hold, and one more for each fork.
+    """
+    holds: list[Hold] = []
+    now_us: int | None = None
+    async for key, modified_us in _keys(objects, paths.PIN_PREFIX):
+        if now_us is None:
+            now_us = await store_time_us(objects, entropy)
+        hold = await _live_pin(objects, key, modified_us, now_us, entropy)
+        holds += [hold] if hold else []
+    async for key, _ in _keys(objects, paths.FORK_PREFIX):
+        hold = await _live_fork(objects, key)
+        holds += [hold] if hold else []
+    return holds
+
+
+async def _keys(objects: LogObjects, prefix: str) -> AsyncGenerator[tuple[str, int], None]:
+    async for meta in objects.list(prefix):
+        yield meta.key, meta.modified_us
+
+
+async def _live_pin(
+    objects: LogObjects, key: str, modified_us: int, now_us: int, entropy: Entropy
+) -> Hold | None:
+    try:
+        data, etag = await objects.store.get(key)
+    except NotFoundError:
+        return None
+    pin = decode(PinRecord, data, key)
+    if pin.ended:
+        return None
+    if now_us - modified_us > pin.ttl_s * 1_000_000:
+        try:
+            await objects.store.put(key, encode(ended(pin, entropy), key), Match(etag))
+        except ConflictError:
+            pass  # renewed at this moment, or ended by somebody else: it counts once more
+        else:
+            return None
+    name = paths.pin_name(key.removeprefix(objects.key("")))
+    return Hold(f"pin {name!r}", pin.start, pin.limit, pin.first_seq_no, pin.limit_seq_no)
+
+
+def ended(pin: PinRecord, entropy: Entropy) -> PinRecord:
+    """The pin when it is over: it holds nothing, and its name may be used again."""
+    return PinRecord(
+        start=pin.start,
+        limit=pin.limit,
+        first_seq_no=pin.first_seq_no,
+        limit_seq_no=pin.limit_seq_no,
+        ttl_s=pin.ttl_s,
+        ended=True,
+        writer=f"cordwood/1 write={entropy.token()}",
+        before=(),
+        nodes=(),
+        after=(),
+    )
+
+
+async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
+    """A fork's hold counts while a log of its name and incarnation exists, finished or not."""
+    try:
+        data, _ = await objects.store.get(key)
+    except NotFoundError:
+        return None
+    record = decode(ForkRecord, data, key)
+    incarnation = key.removeprefix(objects.key(paths.FORK_PREFIX)).removesuffix(".json")
+    try:
+        manifest, _ = await LogObjects(objects.store, record.log).load(unborn=True)
+    except NotFoundError:
+        is_gone = True
+    else:
+        tag = WriterTag.parse(manifest.writer)
+        is_gone = tag is not None and tag.incarnation != incarnation
+    if is_gone:
+        # It was destroyed. An incarnation comes only once, so nobody else has this key.
+        await objects.store.delete([key])
+        return None
+    what = f"fork {record.log!r}"
+    return Hold(what, record.start, record.limit, record.first_seq_no, record.limit_seq_no)
