@@ -92,6 +92,10 @@ _STAGED = _LEFT + LANES
 _SCRATCH_WORDS = _STAGED + _BLOCK_WORDS * LANES
 _ALIGNMENT_BYTES = 64
 
+_AHEAD_BYTES = 8192
+"""How far in front of its cursor a lane asks for memory: what the lanes work on is often that long,
+a kilobyte each, and no prefetcher of the processor follows eight places at once."""
+
 _LAST_BIT = -(2**63)
 """The 0x80 that ends the padding, as the top byte of a block's last word."""
 
@@ -191,6 +195,7 @@ def _sum_items(
     scratch_address = np.int64(scratch.ctypes.data)
     values_address = np.int64(values.ctypes.data)
     scratch[:_KEEP] = 0
+    scratch[_CURSOR:_LEFT] = values_address
     scratch[_LEFT:_STAGED] = -1
     num_records = offsets.size
     num_started = 0
@@ -279,6 +284,7 @@ def _define_absorb(_typing: Any, _scratch_address: Any) -> Any:
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         (base,) = arguments
+        _prefetch(builder, base)
         keep = builder.load(_row(builder, base, _KEEP), align=_ROW_BYTES)
         state = []
         for word in range(_STATE_WORDS):
@@ -315,6 +321,24 @@ def _row(builder: Any, base: Any, word: int) -> Any:
     """A pointer to the row that starts at this word of the scratch."""
     address = builder.add(base, ir.Constant(_WORD, 8 * word))
     return builder.inttoptr(address, _ROW.as_pointer())
+
+
+def _prefetch(builder: Any, base: Any) -> None:
+    """Ask for the memory every lane, or the one that follows it there, will soon read.
+
+    The place may lie behind the values: to ask for it is allowed and does nothing.
+    """
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+    to_read, in_every_cache, data = (ir.Constant(_INDEX, flag) for flag in (0, 3, 1))
+    for lane in range(LANES):
+        place = builder.add(base, ir.Constant(_WORD, 8 * (_CURSOR + lane)))
+        cursor = builder.load(builder.inttoptr(place, _WORD.as_pointer()), align=8)
+        for line in (0, 64):
+            soon = builder.add(cursor, ir.Constant(_WORD, _AHEAD_BYTES + line))
+            soon = builder.inttoptr(soon, pointer)
+            builder.call(prefetch, [soon, to_read, in_every_cache, data])
 
 
 def _blocks(builder: Any, base: Any) -> list[Any]:
