@@ -112,6 +112,28 @@ def sum_items(
     return kernel(offsets, timestamps, values, value_offsets)
 
 
+def sum_page(
+    offsets: npt.NDArray[np.uint64],
+    timestamps: npt.NDArray[np.uint64],
+    page: npt.NDArray[np.uint8],
+) -> list[int] | None:
+    """The column sums of records whose values lie in `page`, each behind its length (4 bytes).
+
+    Contiguous, aligned arrays; lengths are little-endian. None if that many values do not fill the
+    page exactly, or if the vector kernel, which alone can do this, is not there or not wanted.
+    """
+    if not _KERNELS.has_vector or len(offsets) != len(timestamps):
+        return None
+    from cordwood.base import keccak  # noqa: PLC0415 - it imports numba, which is there
+
+    return keccak.sum_page(offsets, timestamps, page)
+
+
+def has_vector_kernel() -> bool:
+    """Whether `sum_page` can be used now; does not wait for anything."""
+    return _KERNELS.has_vector
+
+
 class _Kernels:
     """Which kernel to use, and the loading of the vector kernel, at most once per process."""
 
@@ -138,6 +160,10 @@ class _Kernels:
         if _known(self._choice) == "numba":
             return self._demand_vector()
         return None if self._choice == "hashlib" else self._load_vector()
+
+    @property
+    def has_vector(self) -> bool:
+        return self._choice != "hashlib" and self._vector is not None
 
     def pick(self, num_records: int, num_blocks: int) -> Kernel:
         """The kernel for an input of this size."""
@@ -286,8 +312,8 @@ def _join_items(
         return items
     head_places = np.arange(0, heads.nbytes + 1, 16, dtype=np.int64)
     joined = join_rows([binary_array(heads, head_places), binary_array(values, places)])
-    items = joined.to_numpy(zero_copy_only=False).tolist()
-    return items
+    rows: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
+    return rows
 
 
 def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:

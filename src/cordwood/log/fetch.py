@@ -48,6 +48,24 @@ async def decode_table(data: Buffer, fragment: Fragment, *, verify: bool) -> pa.
     return await in_worker(fragments.decode, data, fragment, verify=verify)
 
 
+async def check_fragment(objects: LogObjects, fragment: Fragment) -> None:
+    """Read a fragment and check all of it, without making records of it. One ranged GET.
+
+    Raises:
+        CorruptionError: it is missing, or not what its pointer says.
+    """
+    if fragment.num_bytes < THREAD_BYTES_MIN:
+        fragments.check(await objects.get_fragment(fragment), fragment)
+    elif objects.is_local:
+        await in_worker(_read_and_check, objects, fragment)
+    else:
+        await in_worker(fragments.check, await objects.get_fragment(fragment), fragment)
+
+
+def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
+    fragments.check(objects.read_fragment_now(fragment), fragment)
+
+
 def _read_and_decode(objects: LogObjects, fragment: Fragment, verify: bool) -> pa.Table:
     return fragments.decode(objects.read_fragment_now(fragment), fragment, verify=verify)
 

@@ -1,8 +1,8 @@
 """Scrub: prove that a log is what its setsum says, or say exactly where it is not.
 
 A shallow scrub reads the manifest and every node and checks their invariants. A deep one also reads
-every fragment and recomputes its checksum and setsum from the records. Because the sum does not
-depend on order, any split of the work gives the same total::
+every fragment and recomputes its checksum and setsum from the records, which are hashed where they
+lie (log/pages.py) if that can be done. Because the sum does not depend on order, any split of the work gives the same total::
 
     collected + sum over fragments read = setsum in the manifest
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
-from cordwood.log.fetch import fetch_table
+from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.objects import LogObjects
 
@@ -154,7 +154,7 @@ async def _check(
     """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
     if deep:
         try:
-            await fetch_table(objects, fragment, verify=True)
+            await check_fragment(objects, fragment)
         except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()
