@@ -1,8 +1,9 @@
 """Scrub: prove that a log is what its setsum says, or say exactly where it is not.
 
 A shallow scrub reads the manifest and every node and checks their invariants. A deep one also reads
-every fragment and recomputes its checksum and setsum from the records, which are hashed where they
-lie (log/pages.py) if that can be done. Because the sum does not depend on order, any split of the work gives the same total::
+every fragment and recomputes its checksum, and its setsum from the records, which are hashed where
+they lie (log/pages.py) if that can be done. Because the sum does not depend on order, any split of
+the work gives the same total::
 
     collected + sum over fragments read = setsum in the manifest
 
