@@ -86,6 +86,7 @@ async def scrub(
         return report
     total = Setsum.from_hex(manifest.collected_hex)
     pending: set[asyncio.Task[Setsum]] = set()
+    turn = asyncio.Lock()
 
     async def settle(most: int) -> None:
         nonlocal total, pending
@@ -102,7 +103,7 @@ async def scrub(
             async for fragment in found:
                 _check_sequence(last, fragment, manifest, report)
                 last = fragment
-                check = _check(objects, fragment, report, deep=deep)
+                check = _check(objects, fragment, report, turn, deep=deep)
                 pending.add(asyncio.ensure_future(check))
                 await settle(CONCURRENCY - 1)
         await settle(0)
@@ -150,12 +151,12 @@ async def _fragments(
 
 
 async def _check(
-    objects: LogObjects, fragment: Fragment, report: ScrubReport, *, deep: bool
+    objects: LogObjects, fragment: Fragment, report: ScrubReport, turn: asyncio.Lock, *, deep: bool
 ) -> Setsum:
     """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
     if deep:
         try:
-            await check_fragment(objects, fragment)
+            await check_fragment(objects, fragment, turn)
         except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()
