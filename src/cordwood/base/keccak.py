@@ -205,7 +205,7 @@ def _compile(*, cache: bool) -> Any:
     return numba.njit([signature], nogil=True, cache=cache)(_sum_items)
 
 
-def _sum_items(
+def _sum_items(  # noqa: PLR0915 - numba makes it slow to hand arrays on, record by record
     offsets: npt.NDArray[np.uint64],
     timestamps: npt.NDArray[np.uint64],
     values: npt.NDArray[np.uint8],
@@ -224,6 +224,7 @@ def _sum_items(
     scratch[:_KEEP] = 0
     scratch[_CURSOR:_LEFT] = values_address
     scratch[_LEFT:_STAGED] = -1
+    has_lengths = value_offsets.size == 0
     num_started = num_finished = limit = 0
     while num_finished < offsets.size:
         for lane in range(LANES):
@@ -248,10 +249,14 @@ def _sum_items(
                 scratch[staged] = _big_endian(offsets[num_started])
                 scratch[staged + 1] = _big_endian(timestamps[num_started])
                 filled = _HEAD_BYTES
-                start, left = _find_value(values, value_offsets, num_started, limit)
-                if left < 0:
-                    return False
-                limit = start + left
+                if has_lengths:
+                    start, left = _find_value(values_address, values.size, limit)
+                    if left < 0:
+                        return False
+                    limit = start + left
+                else:
+                    start = value_offsets[num_started]
+                    left = value_offsets[num_started + 1] - start
                 scratch[_CURSOR + lane] = values_address + start
                 num_started += 1
             taken = min(left, _BLOCK_BYTES - filled)
@@ -270,7 +275,7 @@ def _sum_items(
     for column in range(_COLUMNS):
         row = _SUMS + column * LANES
         sums[column] = scratch[row : row + LANES].sum()
-    return value_offsets.size > 0 or limit == values.size
+    return not has_lengths or limit == values.size
 
 
 # What follows writes LLVM code, because numba does not turn the plain loops into vectors by itself.
@@ -303,20 +308,16 @@ def _define_load_length(_typing: Any, _address: Any) -> Any:
 _load_length = _intrinsic(_define_load_length)
 
 
-def _find(
-    values: npt.NDArray[np.uint8],
-    value_offsets: npt.NDArray[np.int64],
-    index: int,
-    limit: int,
-) -> tuple[int, int]:
-    """Where the value behind `limit` starts and its length, which is -1 if it lies outside."""
-    if value_offsets.size > 0:
-        return value_offsets[index], value_offsets[index + 1] - value_offsets[index]
+def _find(address: int, size: int, limit: int) -> tuple[int, int]:
+    """Where the value behind `limit` starts and its length, which is -1 if it lies outside.
+
+    It takes numbers only: numba counts references to an array that is handed on, record by record.
+    """
     start = limit + _LENGTH_BYTES
-    if start > values.size:
+    if start > size:
         return start, -1
-    left = _load_length(np.int64(values.ctypes.data) + limit)
-    return start, left if start + left <= values.size else -1
+    left = _load_length(address + limit)
+    return start, left if start + left <= size else -1
 
 
 _find_value: Any = register_jitable(_find)
