@@ -56,7 +56,7 @@ import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -77,6 +77,7 @@ LANES = 8 if binding.get_host_cpu_features().get("avx512f", False) else 4
 _BLOCK_BYTES = 136
 _BLOCK_WORDS = 17
 _HEAD_BYTES = 16
+_LENGTH_BYTES = 4
 _STATE_WORDS = 25
 _DIGEST_WORDS = 4
 _COLUMNS = 8
@@ -91,6 +92,10 @@ _LEFT = _CURSOR + LANES
 _STAGED = _LEFT + LANES
 _SCRATCH_WORDS = _STAGED + _BLOCK_WORDS * LANES
 _ALIGNMENT_BYTES = 64
+
+_AHEAD_BYTES = 8192
+"""How far in front of its cursor a lane asks for memory: what the lanes work on is often that long,
+a kilobyte each, and no prefetcher of the processor follows eight places at once."""
 
 _LAST_BIT = -(2**63)
 """The 0x80 that ends the padding, as the top byte of a block's last word."""
@@ -126,6 +131,7 @@ def load() -> Kernel:
             hashlib does.
         Exception: whatever numba or LLVM raise when they cannot compile it.
     """
+    global _compiled  # noqa: PLW0603 - for sum_page, which comes with the kernel
     if sys.byteorder != "little":
         raise RuntimeError("the vector kernel needs a little-endian machine")
     try:
@@ -145,7 +151,28 @@ def load() -> Kernel:
         return totals
 
     _check(kernel)
+    _compiled = compiled
     return kernel
+
+
+_compiled: Any = None
+"""`_sum_items`, compiled and checked; None before `load`."""
+
+
+def sum_page(
+    offsets: npt.NDArray[np.uint64],
+    timestamps: npt.NDArray[np.uint64],
+    page: npt.NDArray[np.uint8],
+) -> list[int] | None:
+    """As the kernel, where each value lies behind its length, 4 bytes, little-endian.
+
+    Only after `load`. None if that many values do not fill the page exactly.
+    """
+    sums = np.empty(_COLUMNS, np.int64)
+    if not _compiled(offsets, timestamps, page, np.empty(0, np.int64), sums):
+        return None
+    totals: list[int] = sums.view(np.uint64).tolist()
+    return totals
 
 
 def _check(kernel: Kernel) -> None:
@@ -168,7 +195,7 @@ def _compile(*, cache: bool) -> Any:
     def read_only(dtype: Any) -> Any:
         return types.Array(dtype, 1, "C", readonly=True)
 
-    signature = types.void(
+    signature = types.boolean(
         read_only(types.uint64),
         read_only(types.uint64),
         read_only(types.uint8),
@@ -178,24 +205,28 @@ def _compile(*, cache: bool) -> Any:
     return numba.njit([signature], nogil=True, cache=cache)(_sum_items)
 
 
-def _sum_items(
+def _sum_items(  # noqa: PLR0915 - numba makes it slow to hand arrays on, record by record
     offsets: npt.NDArray[np.uint64],
     timestamps: npt.NDArray[np.uint64],
     values: npt.NDArray[np.uint8],
     value_offsets: npt.NDArray[np.int64],
     sums: npt.NDArray[np.int64],
-) -> None:
-    """The loop over steps, compiled by numba; every number in it is a signed 64-bit integer."""
+) -> bool:
+    """The loop over steps, compiled by numba; every number in it is a signed 64-bit integer.
+
+    Without value offsets each value lies behind its length. It is false if they do not fill
+    `values` exactly; nothing outside is read.
+    """
     spare = np.empty(_SCRATCH_WORDS + _ALIGNMENT_BYTES // 8, np.int64)
     scratch = spare[(-np.int64(spare.ctypes.data) % _ALIGNMENT_BYTES) // 8 :]
     scratch_address = np.int64(scratch.ctypes.data)
     values_address = np.int64(values.ctypes.data)
     scratch[:_KEEP] = 0
+    scratch[_CURSOR:_LEFT] = values_address
     scratch[_LEFT:_STAGED] = -1
-    num_records = offsets.size
-    num_started = 0
-    num_finished = 0
-    while num_finished < num_records:
+    has_lengths = value_offsets.size == 0
+    num_started = num_finished = limit = 0
+    while num_finished < offsets.size:
         for lane in range(LANES):
             left = scratch[_LEFT + lane]
             scratch[_KEEP + lane] = -1
@@ -212,14 +243,21 @@ def _sum_items(
                 scratch[staged + word] = 0
             filled = 0
             if left < 0:
-                if num_started == num_records:
+                if num_started == offsets.size:
                     continue
                 scratch[_KEEP + lane] = 0
                 scratch[staged] = _big_endian(offsets[num_started])
                 scratch[staged + 1] = _big_endian(timestamps[num_started])
                 filled = _HEAD_BYTES
-                scratch[_CURSOR + lane] = values_address + value_offsets[num_started]
-                left = value_offsets[num_started + 1] - value_offsets[num_started]
+                if has_lengths:
+                    start, left = _find_value(values_address, values.size, limit)
+                    if left < 0:
+                        return False
+                    limit = start + left
+                else:
+                    start = value_offsets[num_started]
+                    left = value_offsets[num_started + 1] - start
+                scratch[_CURSOR + lane] = values_address + start
                 num_started += 1
             taken = min(left, _BLOCK_BYTES - filled)
             _copy(staged_address + filled, scratch[_CURSOR + lane], taken)
@@ -237,6 +275,7 @@ def _sum_items(
     for column in range(_COLUMNS):
         row = _SUMS + column * LANES
         sums[column] = scratch[row : row + LANES].sum()
+    return not has_lengths or limit == values.size
 
 
 # What follows writes LLVM code, because numba does not turn the plain loops into vectors by itself.
@@ -254,6 +293,34 @@ def _define_big_endian(_typing: Any, _number: Any) -> Any:
 
 
 _big_endian = _intrinsic(_define_big_endian)
+
+
+def _define_load_length(_typing: Any, _address: Any) -> Any:
+    """The 4 bytes at an address as a number."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], _INDEX.as_pointer())
+        return builder.zext(builder.load(place, align=1), _WORD)
+
+    return types.int64(types.int64), emit
+
+
+_load_length = _intrinsic(_define_load_length)
+
+
+def _find(address: int, size: int, limit: int) -> tuple[int, int]:
+    """Where the value behind `limit` starts and its length, which is -1 if it lies outside.
+
+    It takes numbers only: numba counts references to an array that is handed on, record by record.
+    """
+    start = limit + _LENGTH_BYTES
+    if start > size:
+        return start, -1
+    left = _load_length(address + limit)
+    return start, left if start + left <= size else -1
+
+
+_find_value: Any = register_jitable(_find)
 
 
 def _define_copy(_typing: Any, _target: Any, _source: Any, _num_bytes: Any) -> Any:
@@ -279,6 +346,7 @@ def _define_absorb(_typing: Any, _scratch_address: Any) -> Any:
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         (base,) = arguments
+        _prefetch(builder, base)
         keep = builder.load(_row(builder, base, _KEEP), align=_ROW_BYTES)
         state = []
         for word in range(_STATE_WORDS):
@@ -315,6 +383,24 @@ def _row(builder: Any, base: Any, word: int) -> Any:
     """A pointer to the row that starts at this word of the scratch."""
     address = builder.add(base, ir.Constant(_WORD, 8 * word))
     return builder.inttoptr(address, _ROW.as_pointer())
+
+
+def _prefetch(builder: Any, base: Any) -> None:
+    """Ask for the memory every lane, or the one that follows it there, will soon read.
+
+    The place may lie behind the values: to ask for it is allowed and does nothing.
+    """
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+    to_read, in_every_cache, data = (ir.Constant(_INDEX, flag) for flag in (0, 3, 1))
+    for lane in range(LANES):
+        place = builder.add(base, ir.Constant(_WORD, 8 * (_CURSOR + lane)))
+        cursor = builder.load(builder.inttoptr(place, _WORD.as_pointer()), align=8)
+        for line in (0, 64):
+            soon = builder.add(cursor, ir.Constant(_WORD, _AHEAD_BYTES + line))
+            soon = builder.inttoptr(soon, pointer)
+            builder.call(prefetch, [soon, to_read, in_every_cache, data])
 
 
 def _blocks(builder: Any, base: Any) -> list[Any]:

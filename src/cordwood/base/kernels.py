@@ -66,8 +66,11 @@ _CHUNK_BYTES = 2**20
 
 _COPY_RECORDS_MIN = 16
 _COPY_BYTES_MAX = 512
-"""Copying heads and values together pays for so many records, and, unless all have the same size,
-up to this size on average; otherwise head and value are hashed in turn."""
+"""Copying heads and values together pays for so many records, up to this size on average; otherwise
+head and value are hashed in turn."""
+
+_NOTHING_HASHED = hashlib.sha3_256()
+"""A hash is begun by copying this one: to make a new one costs OpenSSL a search by name."""
 
 
 def kernel_name() -> str:
@@ -109,6 +112,28 @@ def sum_items(
     return kernel(offsets, timestamps, values, value_offsets)
 
 
+def sum_page(
+    offsets: npt.NDArray[np.uint64],
+    timestamps: npt.NDArray[np.uint64],
+    page: npt.NDArray[np.uint8],
+) -> list[int] | None:
+    """The column sums of records whose values lie in `page`, each behind its length (4 bytes).
+
+    Contiguous, aligned arrays; lengths are little-endian. None if that many values do not fill the
+    page exactly, or if the vector kernel, which alone can do this, is not there or not wanted.
+    """
+    if not _KERNELS.has_vector or len(offsets) != len(timestamps):
+        return None
+    from cordwood.base import keccak  # noqa: PLC0415 - it imports numba, which is there
+
+    return keccak.sum_page(offsets, timestamps, page)
+
+
+def has_vector_kernel() -> bool:
+    """Whether `sum_page` can be used now; does not wait for anything."""
+    return _KERNELS.has_vector
+
+
 class _Kernels:
     """Which kernel to use, and the loading of the vector kernel, at most once per process."""
 
@@ -135,6 +160,10 @@ class _Kernels:
         if _known(self._choice) == "numba":
             return self._demand_vector()
         return None if self._choice == "hashlib" else self._load_vector()
+
+    @property
+    def has_vector(self) -> bool:
+        return self._choice != "hashlib" and self._vector is not None
 
     def pick(self, num_records: int, num_blocks: int) -> Kernel:
         """The kernel for an input of this size."""
@@ -250,29 +279,41 @@ def _digests(
     heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """SHA3-256 of each head followed by its value, in the way that is cheapest for their sizes."""
-    sha3_256 = hashlib.sha3_256
-    sizes = np.diff(places)
-    size = int(sizes[0])
-    copy = len(heads) >= _COPY_RECORDS_MIN
-    if copy and (sizes == size).all():
-        matrix = np.empty((len(heads), 16 + size), np.uint8)
-        matrix[:, :16] = heads.view(np.uint8)
-        matrix[:, 16:] = values[places[0] : places[-1]].reshape(len(heads), size)
-        items = matrix.reshape(-1).view(f"V{16 + size}").tolist()
-        return [sha3_256(item).digest() for item in items]
-    if copy and places[-1] - places[0] <= len(heads) * _COPY_BYTES_MAX:
-        head_places = np.arange(0, heads.nbytes + 1, 16, dtype=np.int64)
-        joined = join_rows([binary_array(heads, head_places), binary_array(values, places)])
-        items = joined.to_numpy(zero_copy_only=False).tolist()
-        return [sha3_256(item).digest() for item in items]
+    begin = _NOTHING_HASHED.copy
     digests = []
+    num_bytes = int(places[-1] - places[0])
+    if len(heads) >= _COPY_RECORDS_MIN and num_bytes <= len(heads) * _COPY_BYTES_MAX:
+        for item in _join_items(heads, values, places):
+            hashed = begin()
+            hashed.update(item)
+            digests.append(hashed.digest())
+        return digests
     content, bounds = values.data, places.tolist()
     head_list = heads.view("V16")[:, 0].tolist()
     for head, start, limit in zip(head_list, bounds, bounds[1:], strict=False):
-        item = sha3_256(head)
-        item.update(content[start:limit])
-        digests.append(item.digest())
+        hashed = begin()
+        hashed.update(head)
+        hashed.update(content[start:limit])
+        digests.append(hashed.digest())
     return digests
+
+
+def _join_items(
+    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
+) -> list[bytes]:
+    """Each head followed by its value, in one piece."""
+    sizes = np.diff(places)
+    size = int(sizes[0])
+    if (sizes == size).all():
+        matrix = np.empty((len(heads), 16 + size), np.uint8)
+        matrix[:, :16] = heads.view(np.uint8)
+        matrix[:, 16:] = values[places[0] : places[-1]].reshape(len(heads), size)
+        items: list[bytes] = matrix.reshape(-1).view(f"V{16 + size}").tolist()
+        return items
+    head_places = np.arange(0, heads.nbytes + 1, 16, dtype=np.int64)
+    joined = join_rows([binary_array(heads, head_places), binary_array(values, places)])
+    rows: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
+    return rows
 
 
 def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:

@@ -38,6 +38,7 @@ from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths
 from cordwood.log.format import Fragment
+from cordwood.log.pages import UnusualError, sum_bodies
 from cordwood.log.records import (
     BODY,
     FULL_SCHEMA,
@@ -132,14 +133,61 @@ def decode(data: Buffer, fragment: Fragment, *, verify: bool = True) -> pa.Table
         check_checksum(data, where)
     table = _parse(data, where)
     if verify:
-        got = _sum(table, where)
-        if got != fragment.setsum_hex:
-            raise _damaged(where, fragment.setsum_hex, got, code=Code.SETSUM_MISMATCH)
-        start = 0 if is_relative(table) else fragment.start
-        expected = (start, start + fragment.num_records)
-        if (bounds := _bounds(table)) != expected:
-            raise _damaged(where, f"offsets from, to {expected}", str(bounds))
+        _compare(table, _sum(table, where), fragment)
     return _absolute(table, fragment.start)
+
+
+def check(data: Buffer, fragment: Fragment) -> None:
+    """As `decode`, for who does not want the records: they are hashed where they lie.
+
+    Raises:
+        CorruptionError: the bytes are not what the pointer says.
+    """
+    where = fragment.path
+    if len(data) != fragment.num_bytes:
+        raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
+    is_ours = check_checksum(data, where)
+    try:
+        table, got = _sum_in_place(data, where) if is_ours else _sum_decoded(data, where)
+    except UnusualError:
+        table, got = _sum_decoded(data, where)
+    _compare(table, got, fragment)
+
+
+def _sum_decoded(data: Buffer, where: str) -> tuple[pa.Table, str]:
+    table = _parse(data, where)
+    return table, _sum(table, where)
+
+
+def _sum_in_place(data: Buffer, where: str) -> tuple[pa.Table, str]:
+    """Offsets and timestamps, and the setsum of the records.
+
+    Raises:
+        UnusualError: the records must be decoded for that.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if file.schema_arrow.types != PLAIN_SCHEMA.types:
+            raise UnusualError("other columns")
+        table = file.read(columns=["offset", "timestamp_us"], use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(where, "a readable Parquet file", str(error)) from error
+    if table.schema.names != PLAIN_SCHEMA.names[:2] or any(c.null_count for c in table.columns):
+        raise UnusualError("other columns")
+    offsets, stamps = (column.to_numpy() for column in table.columns)
+    total = sum_bodies(np.frombuffer(data, np.uint8), file, offsets, stamps)
+    return table, total.hexdigest()
+
+
+def _compare(table: pa.Table, got: str, fragment: Fragment) -> None:
+    """Raise unless the setsum and the offsets are those of the pointer."""
+    where = fragment.path
+    if got != fragment.setsum_hex:
+        raise _damaged(where, fragment.setsum_hex, got, code=Code.SETSUM_MISMATCH)
+    start = 0 if is_relative(table) else fragment.start
+    expected = (start, start + fragment.num_records)
+    if (bounds := _bounds(table)) != expected:
+        raise _damaged(where, f"offsets from, to {expected}", str(bounds))
 
 
 def inspect(data: Buffer, path: str) -> tuple[pa.Table, Link | None]:
@@ -192,8 +240,8 @@ def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:
         raise _damaged(path, "a link in the footer", str(error)) from error
 
 
-def check_checksum(data: Buffer, where: str) -> None:
-    """Raise if the file has our checksum and it does not hold; a file of wal3's has none."""
+def check_checksum(data: Buffer, where: str) -> bool:
+    """Raise if the file has our checksum and it does not hold; False if it is wal3's, with none."""
     footer = _footer(data)
     if footer is None:
         raise _damaged(where, "a Parquet file", "no Parquet footer")
@@ -201,7 +249,7 @@ def check_checksum(data: Buffer, where: str) -> None:
     if at < 0:
         if LINK_KEY in footer:
             raise _damaged(where, "a checksum in the footer", "none")
-        return
+        return False
     at += len(data) - 8 - len(footer) + len(_CHECKSUM_MARK)
     view = memoryview(data)
     checksum = xxhash.xxh3_64(view[:at])
@@ -210,6 +258,7 @@ def check_checksum(data: Buffer, where: str) -> None:
     expected = bytes(view[at : at + 16]).decode(errors="replace")
     if expected != checksum.hexdigest():
         raise _damaged(where, f"checksum {expected}", f"checksum {checksum.hexdigest()}")
+    return True
 
 
 def _footer(data: Buffer) -> bytes | None:

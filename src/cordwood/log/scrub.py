@@ -1,8 +1,9 @@
 """Scrub: prove that a log is what its setsum says, or say exactly where it is not.
 
 A shallow scrub reads the manifest and every node and checks their invariants. A deep one also reads
-every fragment and recomputes its checksum and setsum from the records. Because the sum does not
-depend on order, any split of the work gives the same total::
+every fragment and recomputes its checksum, and its setsum from the records, which are hashed where
+they lie (log/pages.py) if that can be done. Because the sum does not depend on order, any split of
+the work gives the same total::
 
     collected + sum over fragments read = setsum in the manifest
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
-from cordwood.log.fetch import fetch_table
+from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.objects import LogObjects
 
@@ -85,6 +86,7 @@ async def scrub(
         return report
     total = Setsum.from_hex(manifest.collected_hex)
     pending: set[asyncio.Task[Setsum]] = set()
+    turn = asyncio.Lock()
 
     async def settle(most: int) -> None:
         nonlocal total, pending
@@ -101,7 +103,7 @@ async def scrub(
             async for fragment in found:
                 _check_sequence(last, fragment, manifest, report)
                 last = fragment
-                check = _check(objects, fragment, report, deep=deep)
+                check = _check(objects, fragment, report, turn, deep=deep)
                 pending.add(asyncio.ensure_future(check))
                 await settle(CONCURRENCY - 1)
         await settle(0)
@@ -149,12 +151,12 @@ async def _fragments(
 
 
 async def _check(
-    objects: LogObjects, fragment: Fragment, report: ScrubReport, *, deep: bool
+    objects: LogObjects, fragment: Fragment, report: ScrubReport, turn: asyncio.Lock, *, deep: bool
 ) -> Setsum:
     """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
     if deep:
         try:
-            await fetch_table(objects, fragment, verify=True)
+            await check_fragment(objects, fragment, turn)
         except FormatError as error:
             report.add(error, objects.key(fragment.path))
             return Setsum()

@@ -1,0 +1,165 @@
+"""The bodies of a fragment where they lie: what a scrub hashes without making records of them.
+
+A column of a Parquet file is a row of pages. Each has a header, a Thrift structure in the compact
+protocol, and then its values, perhaps compressed; plainly encoded, a value is its length (4 bytes,
+little-endian) and its bytes::
+
+    page  =  header  values          header  =  1 type: 0, a data page of the first version
+                                                2 size of the values   3 the same, compressed
+                                                5 { 1 number of values  2 encoding: 0, plain … }
+
+Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding;
+and only the vector kernel can hash such a page. In any other case the answer is `UnusualError`, and
+the caller decodes the file as every reader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cordwood.base.kernels import has_vector_kernel, sum_page
+from cordwood.base.setsum import Setsum
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow.parquet as pq
+
+_CODECS = {"SNAPPY": "snappy", "LZ4": "lz4_raw", "ZSTD": "zstd"}
+_HEADER_BYTES_MAX = 256
+_PAGE_BYTES_MAX = 2**30
+_NESTED_MAX = 4
+
+
+class UnusualError(Exception):
+    """The file does not have the shape that is understood here."""
+
+
+def sum_bodies(
+    data: npt.NDArray[np.uint8],
+    file: pq.ParquetFile,
+    offsets: npt.NDArray[np.uint64],
+    timestamps: npt.NDArray[np.uint64],
+) -> Setsum:
+    """The setsum of a fragment's records.
+
+    Args:
+        data: the whole fragment, whose checksum holds.
+        file: the same, opened.
+        offsets: of its records.
+        timestamps: of its records.
+
+    Raises:
+        UnusualError: the fragment must be decoded instead.
+    """
+    if not has_vector_kernel():
+        raise UnusualError("no vector kernel")
+    total = Setsum()
+    done = 0
+    for page, count in _pages(data, _body_chunk(file)):
+        rows = slice(done, done + count)
+        done += count
+        sums = sum_page(offsets[rows], timestamps[rows], page) if done <= len(offsets) else None
+        if sums is None:
+            raise UnusualError("a page does not hold the values it should")
+        total = total + Setsum.of_columns(sums)
+    if done != len(offsets):
+        raise UnusualError("values are missing")
+    return total
+
+
+def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+    """The values of each page, not compressed, and how many they are."""
+    codec = _codec(chunk.compression)
+    at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
+    if at < 4 or end > data.size:
+        raise UnusualError("the pages lie outside the file")
+    while at < end:
+        count, size, stored, header_bytes = _header(data[at : at + _HEADER_BYTES_MAX].tobytes())
+        start, at = at + header_bytes, at + header_bytes + stored
+        if at > end or size > _PAGE_BYTES_MAX:
+            raise UnusualError("a page is larger than its column")
+        page = data[start:at]
+        if codec is not None:
+            try:
+                page = np.frombuffer(codec.decompress(page, size), np.uint8)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise UnusualError(str(error)) from error
+        if page.size != size:
+            raise UnusualError("a page has another size than its header says")
+        yield page, count
+
+
+def _body_chunk(file: pq.ParquetFile) -> Any:
+    """What the footer says of the one column chunk of bodies."""
+    metadata = file.metadata
+    places = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "body"]
+    if metadata.num_row_groups != 1 or len(places) != 1:
+        raise UnusualError("not one row group with one body")
+    column = metadata.schema.column(places[0])
+    chunk = metadata.row_group(0).column(places[0])
+    if (column.max_definition_level, column.max_repetition_level) != (0, 0):
+        raise UnusualError("a body may be null")
+    if chunk.physical_type != "BYTE_ARRAY" or chunk.has_dictionary_page:
+        raise UnusualError("bodies are not plain")
+    return chunk
+
+
+def _codec(compression: str) -> pa.Codec | None:
+    if compression == "UNCOMPRESSED":
+        return None
+    if compression not in _CODECS:
+        raise UnusualError(f"compression {compression}")
+    return pa.Codec(_CODECS[compression])
+
+
+def _header(data: bytes) -> tuple[int, int, int, int]:
+    """Number of values, their size, their size as stored, and that of the header."""
+    try:
+        fields, at = _structure(data, 0, _NESTED_MAX)
+        inner = fields[5]
+        plain = fields[1] == 0 and inner[2] == 0
+        count, size, stored = inner[1], fields[2], fields[3]
+    except (IndexError, KeyError, TypeError) as error:
+        raise UnusualError("a page header") from error
+    if not plain or min(count, size, stored) < 0:
+        raise UnusualError("a page is not plain")
+    return count, size, stored, at
+
+
+def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """The fields of a Thrift structure by number, and where it ends."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while data[at]:
+        step, kind = divmod(data[at], 16)
+        at += 1
+        if not step:
+            raise UnusualError("a page header with fields out of order")
+        number += step
+        value: Any
+        if kind in {1, 2}:
+            value = kind == 1
+        elif kind in {4, 5, 6}:
+            value, at = _varint(data, at)
+            value = (value >> 1) ^ -(value & 1)
+        elif kind == 8:
+            size, at = _varint(data, at)
+            value, at = None, at + size
+        elif kind == 12 and depth:
+            value, at = _structure(data, at, depth - 1)
+        else:
+            raise UnusualError("a page header with unknown fields")
+        fields[number] = value
+    return fields, at + 1
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] >= 128:
+        value |= (data[at] - 128) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1

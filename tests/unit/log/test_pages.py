@@ -1,0 +1,180 @@
+"""Bodies hashed where they lie: the same answer as by decoding, for any fragment and damage."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.base import kernels
+from cordwood.base.errors import Code, CorruptionError
+from cordwood.base.setsum import Setsum
+from cordwood.log import fragment as fragments
+from cordwood.log import pages
+from cordwood.log.format import ZERO, Fragment
+from cordwood.log.records import content_of_bodies, content_of_rows
+
+STAMP = 1_234_567_890_123_456
+COMPRESSIONS = ["none", "snappy", "lz4", "zstd"]
+
+
+@pytest.fixture(autouse=True)
+def vector():
+    """Only the vector kernel hashes pages."""
+    pytest.importorskip("numba")
+    before = kernels.use_kernel("numba")
+    yield
+    kernels.use_kernel(before)
+
+
+@pytest.fixture
+def never_decoded(monkeypatch):
+    """A fragment that is decoded fails the test."""
+
+    def refuse(_data, where):
+        raise AssertionError(where)
+
+    monkeypatch.setattr(fragments, "_sum_decoded", refuse)
+
+
+def make(content, compression="none"):
+    """A fragment of ours: its pointer and its bytes."""
+    table = fragments.build_table(content, 7, STAMP)
+    setsum = Setsum.of_fragment(table).hexdigest()
+    link = fragments.Link("a" * 32, 7, 7 + len(content), STAMP, setsum, "b" * 32, ZERO)
+    data = fragments.encode(table, link, compression)
+    return fragments.pointer(link, 1, len(data)), data
+
+
+def mixed_bodies(count, size_max, seed=1):
+    """Bodies of random sizes."""
+    chance = np.random.default_rng(seed)
+    return [chance.bytes(int(size)) for size in chance.integers(0, size_max, count)]
+
+
+@pytest.mark.usefixtures("never_decoded")
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [b""],
+        [b"one"],
+        [b"", b"two", b""],
+        [b"x" * 136] * 9,
+        mixed_bodies(4_000, 2_000),
+        mixed_bodies(3, 3 * 2**20),
+    ],
+    ids=["empty", "one", "few", "equal", "several pages", "large"],
+)
+def test_a_whole_fragment_passes_without_being_decoded(bodies, compression):
+    """Also one whose column has several pages."""
+    pointer, data = make(content_of_bodies(bodies), compression)
+    fragments.check(data, pointer)
+    fragments.check(memoryview(data), pointer)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_flipped_bit_is_found(compression):
+    """As by decoding."""
+    pointer, data = make(content_of_bodies([b"one", b"two"]), compression)
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises(CorruptionError):
+            fragments.check(bytes(damaged), pointer)
+
+
+def test_other_lengths_are_found():
+    """Before anything else is looked at."""
+    pointer, data = make(content_of_bodies([b"one"]))
+    for wrong in (data[:-1], data + b"x", b""):
+        with pytest.raises(CorruptionError):
+            fragments.check(wrong, pointer)
+
+
+def test_a_pointer_to_other_records_is_found():
+    """By the setsum, and by the offsets."""
+    pointer, data = make(content_of_bodies([b"one", b"two"]))
+    other = msgspec.structs.replace(pointer, setsum_hex="0" * 64)
+    with pytest.raises(CorruptionError) as caught:
+        fragments.check(data, other)
+    assert caught.value.code is Code.SETSUM_MISMATCH
+    moved = Fragment.of(pointer.path, 1, 8, 10, len(data), pointer.setsum_hex)
+    with pytest.raises(CorruptionError):
+        fragments.check(data, moved)
+
+
+def test_other_columns_are_decoded():
+    """Keys and headers are part of the item."""
+    content = content_of_rows(
+        [b"one", b""], keys=[b"k", None], headers=None, streams=None, num_bytes=0
+    )
+    pointer, data = make(content)
+    fragments.check(data, pointer)
+    damaged = msgspec.structs.replace(pointer, setsum_hex="0" * 64)
+    with pytest.raises(CorruptionError):
+        fragments.check(data, damaged)
+
+
+def test_without_the_vector_kernel_it_is_decoded():
+    """With the same answer."""
+    pointer, data = make(content_of_bodies(mixed_bodies(50, 500)))
+    before = kernels.use_kernel("hashlib")
+    try:
+        fragments.check(data, pointer)
+    finally:
+        kernels.use_kernel(before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dictionary": True},
+        {"data_page_version": "2.0"},
+        {"row_group_size": 2},
+        {"compression": "gzip"},
+        {"use_dictionary": False, "column_encoding": {"body": "DELTA_LENGTH_BYTE_ARRAY"}},
+    ],
+    ids=["dictionary", "second version", "row groups", "gzip", "other encoding"],
+)
+@pytest.mark.parametrize("nullable", [False, True])
+def test_files_of_another_shape_are_left_to_the_decoder(options, nullable):
+    """They may be right, but not everything that Parquet can say is understood here."""
+    schema = pa.schema([pa.field("body", pa.binary(), nullable)])
+    table = pa.table({"body": pa.array([b"one", b"two", b"two", b"three"], pa.binary())}, schema)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    data = sink.getvalue()
+    numbers = np.arange(4, dtype=np.uint64)
+    with pytest.raises(pages.UnusualError):
+        pages.sum_bodies(
+            np.frombuffer(data, np.uint8),
+            pq.ParquetFile(pa.BufferReader(data)),
+            numbers,
+            numbers,
+        )
+
+
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_another_number_of_records_is_unusual(count):
+    """There must be as many bodies as offsets."""
+    _, data = make(content_of_bodies([b"a", b"b", b"c", b"d"]))
+    file = pq.ParquetFile(pa.BufferReader(data))
+    numbers = np.arange(count, dtype=np.uint64)
+    with pytest.raises(pages.UnusualError):
+        pages.sum_bodies(np.frombuffer(data, np.uint8), file, numbers, numbers)
+
+
+@given(st.binary(max_size=64))
+def test_no_header_does_harm(noise):
+    """Whatever the bytes are, the answer is a header or `UnusualError`."""
+    try:
+        count, size, stored, header_bytes = pages._header(noise)
+    except pages.UnusualError:
+        return
+    assert min(count, size, stored) >= 0
+    assert header_bytes <= len(noise)
