@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
+from cordwood.cli.life import collect, cursor, pin
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
+from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
@@ -31,6 +33,10 @@ def log() -> None:
 
 
 log.add_command(bench)
+log.add_command(collect)
+log.add_command(cursor)
+log.add_command(pin)
+log.add_command(stress)
 
 
 @log.command()
@@ -100,6 +106,7 @@ def append(
     help="Write a file instead: .parquet or .jsonl, by its ending.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not check setsums while reading.")
+@click.option("--pin", "pinned", help="Read what the pin of this name holds.")
 @command
 def read(
     url: str,
@@ -111,6 +118,7 @@ def read(
     until: str | None,
     output: Path | None,
     no_verify: bool,
+    pinned: str | None,
     as_json: bool,
 ) -> None:
     """Read records of the log at URL: a line each, or a file."""
@@ -120,7 +128,7 @@ def read(
         start_time_us=_time_us(since),
         limit_time_us=_time_us(until),
     )
-    with Log.from_url(url).reader(verify=not no_verify) as reader:
+    with Log.from_url(url).reader(verify=not no_verify, pin=pinned) as reader:
         if output is not None:
             count = _write_file(output, reader.read_arrow(start, limits))
             if as_json:

@@ -26,7 +26,7 @@ from cordwood.log.format import (
 )
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
-from cordwood.log.pins import Pin, list_pins, make_pin
+from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
 from cordwood.log.reader import Reader
 from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
@@ -230,6 +230,15 @@ class Log:
             CollectedError: the range has been collected, or is about to be.
         """
         return await make_pin(self._objects, self._entropy, name, start, limit, ttl_s)
+
+    async def pinned(self, name: str) -> Pin:
+        """A pin made before, to renew or release it.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            CollectedError: it has ended.
+        """
+        return await open_pin(self._objects, self._entropy, name)
 
     async def mark(
         self,

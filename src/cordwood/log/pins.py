@@ -138,6 +138,17 @@ async def make_pin(
     return pin
 
 
+async def open_pin(objects: LogObjects, entropy: Entropy, name: str) -> Pin:
+    """A pin made before, to renew or release it. One GET.
+
+    Raises:
+        NotFoundError: there is none.
+        CollectedError: it has ended.
+    """
+    record, etag = await _load(objects, name)
+    return Pin(objects, entropy, name, record, etag)
+
+
 async def load_pin(objects: LogObjects, name: str) -> PinRecord:
     """A pin that has not ended, as far as its object says.
 
@@ -145,9 +156,13 @@ async def load_pin(objects: LogObjects, name: str) -> PinRecord:
         NotFoundError: there is none.
         CollectedError: it has ended.
     """
+    return (await _load(objects, name))[0]
+
+
+async def _load(objects: LogObjects, name: str) -> tuple[PinRecord, str]:
     key = _key(objects, name)
     try:
-        data, _ = await objects.store.get(key)
+        data, etag = await objects.store.get(key)
     except NotFoundError as error:
         raise NotFoundError(f"log {objects.name!r} has no pin named {name!r}") from error
     record = decode(PinRecord, data, key)
@@ -156,7 +171,7 @@ async def load_pin(objects: LogObjects, name: str) -> PinRecord:
             f"the pin {name!r} of log {objects.name!r} has ended",
             hint="what it held may be gone; read what the log still has",
         )
-    return record
+    return record, etag
 
 
 async def list_pins(objects: LogObjects) -> dict[str, PinRecord]:

@@ -128,6 +128,10 @@ class Log:
         """Keep the files of `[start, limit)` for `ttl_s` seconds, while collection goes on."""
         return Pin(portal.current().run(self._log.pin(name, start, limit, ttl_s=ttl_s)))
 
+    def pinned(self, name: str) -> Pin:
+        """A pin made before, to renew or release it."""
+        return Pin(portal.current().run(self._log.pinned(name)))
+
     def mark(
         self,
         *,

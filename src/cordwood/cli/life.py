@@ -1,0 +1,192 @@
+"""The life of a log on the command line: cursors, pins, collection."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cordwood.base.errors import NotFoundError
+from cordwood.cli.output import command, console, print_json, size
+from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
+from cordwood.sync import Log
+
+
+@contextmanager
+def object_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar over objects on a terminal; silence elsewhere. Call it with done and total."""
+    screen = Console(stderr=True)
+    if not shown or not screen.is_terminal:
+        yield lambda _done, _total: None
+        return
+    with Progress(console=screen) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# Cursors.
+
+
+@click.group()
+def cursor() -> None:
+    """Named positions, which hold back collection."""
+
+
+@cursor.command("list")
+@click.argument("url")
+@command
+def list_cursors(url: str, *, as_json: bool) -> None:
+    """The cursors of the log at URL."""
+    found = Log.from_url(url).cursors.list()
+    if as_json:
+        print_json({name: witness.offset for name, witness in found.items()})
+        return
+    table = Table("cursor", "offset")
+    for name, witness in sorted(found.items()):
+        table.add_row(name, f"{witness.offset:,}")
+    console().print(table)
+
+
+@cursor.command("set")
+@click.argument("url")
+@click.argument("name")
+@click.argument("offset", type=int)
+@command
+def set_cursor(url: str, name: str, offset: int, *, as_json: bool) -> None:
+    """Create the cursor NAME at OFFSET, or move it there."""
+    cursors = Log.from_url(url).cursors
+    try:
+        witness = cursors.save(name, offset, cursors.load(name))
+    except NotFoundError:
+        witness = cursors.init(name, offset)
+    if as_json:
+        print_json({"cursor": name, "offset": witness.offset})
+    else:
+        click.echo(f"cursor {name} stands at {witness.offset}")
+
+
+@cursor.command("delete")
+@click.argument("url")
+@click.argument("name")
+@command
+def delete_cursor(url: str, name: str, *, as_json: bool) -> None:
+    """Delete the cursor NAME: it holds nothing back any more."""
+    cursors = Log.from_url(url).cursors
+    cursors.delete(name, cursors.load(name))
+    if as_json:
+        print_json({"cursor": name, "deleted": True})
+    else:
+        click.echo(f"cursor {name} is deleted")
+
+
+# Pins.
+
+
+@click.group()
+def pin() -> None:
+    """Holds on a range of records, while collection goes on."""
+
+
+@pin.command("add")
+@click.argument("url")
+@click.argument("name")
+@click.argument("start", type=int)
+@click.argument("limit", type=int)
+@click.option("--ttl-s", type=int, default=3_600, show_default=True, help="Seconds it holds.")
+@command
+def add_pin(url: str, name: str, start: int, limit: int, *, ttl_s: int, as_json: bool) -> None:
+    """Keep the records from START up to LIMIT readable (with `log read --pin NAME`)."""
+    made = Log.from_url(url).pin(name, start, limit, ttl_s=ttl_s)
+    if as_json:
+        print_json({"pin": name, "start": made.start, "limit": made.limit, "ttl_s": ttl_s})
+    else:
+        click.echo(f"pin {name} holds [{made.start}, {made.limit}) for {ttl_s} s")
+
+
+@pin.command("list")
+@click.argument("url")
+@command
+def list_pins(url: str, *, as_json: bool) -> None:
+    """The pins of the log at URL that have not ended."""
+    named = Log.from_url(url)
+    found = [named.pinned(name) for name in named.state().pins]
+    if as_json:
+        print_json({p.name: {"start": p.start, "limit": p.limit, "ttl_s": p.ttl_s} for p in found})
+        return
+    table = Table("pin", "from", "up to", "seconds")
+    for one in found:
+        table.add_row(one.name, f"{one.start:,}", f"{one.limit:,}", f"{one.ttl_s:,}")
+    console().print(table)
+
+
+@pin.command("release")
+@click.argument("url")
+@click.argument("name")
+@command
+def release_pin(url: str, name: str, *, as_json: bool) -> None:
+    """End the pin NAME: the next collection frees what it held."""
+    Log.from_url(url).pinned(name).release()
+    if as_json:
+        print_json({"pin": name, "released": True})
+    else:
+        click.echo(f"pin {name} is released")
+
+
+# Collection.
+
+
+@click.command()
+@click.argument("url")
+@click.option("--keep-from", type=int, help="Keep everything from this offset on.")
+@click.option("--max-fragments", type=int, default=FRAGMENTS_MAX, show_default=True)
+@click.option("--max-share", type=float, default=1.0, show_default=True, help="Of the bytes.")
+@click.option("--grace-s", type=float, default=0.0, help="Wait longer than the log's grace.")
+@click.option("--rate", type=float, help="Objects deleted per second, at most.")
+@click.option("--wait-s", type=float, default=5.0, show_default=True)
+@command
+def collect(
+    url: str,
+    *,
+    keep_from: int | None,
+    max_fragments: int,
+    max_share: float,
+    grace_s: float,
+    rate: float | None,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Free what lies before every cursor of the log at URL.
+
+    What is taken out of the log is deleted a grace interval later: by this command if that is at
+    most --wait-s away, otherwise by the next one.
+    """
+    with object_progress("deleting", shown=not as_json) as progress:
+        report = Log.from_url(url).collect(
+            keep_from,
+            max_fragments=max_fragments,
+            max_share=max_share,
+            grace_s=grace_s,
+            rate=rate,
+            wait_s=wait_s,
+            progress=progress,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(report) | {"setsum": str(report.setsum)})
+    else:
+        _tell(report)
+
+
+def _tell(report: CollectReport) -> None:
+    click.echo(
+        f"{report.records:,} records ({size(report.bytes)}) taken out of the log, "
+        f"{report.deleted:,} objects deleted; the oldest record is {report.oldest_offset:,}"
+    )
+    if report.held:
+        click.echo(f"kept for {', '.join(report.held)}")
+    if report.due_s > 0:
+        click.echo(f"the rest may be deleted in {report.due_s:,.0f} s: collect again then")

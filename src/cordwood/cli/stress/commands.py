@@ -1,0 +1,86 @@
+"""The stress command."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.cli.output import command, console, print_json
+from cordwood.cli.stress.run import Report, Stress
+from cordwood.cli.stress.work import Plan
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--seconds", type=float, default=60, show_default=True, help="0: until Ctrl-C.")
+@click.option("--writers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--readers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--streams", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--rate", type=float, default=500, show_default=True, help="Records/s per writer.")
+@click.option("--kill", is_flag=True, help="Kill writers and the collector at random moments.")
+@click.option("--seed", help="Repeat the same streams; by default new ones.")
+@command
+def stress(
+    url: str | None,
+    *,
+    seconds: float,
+    writers: int,
+    readers: int,
+    streams: int,
+    rate: float,
+    kill: bool,
+    seed: str | None,
+    as_json: bool,
+) -> None:
+    """Put the log at URL under load and check every record of it.
+
+    Several writers append generated streams, readers compare every record with what it must be,
+    and a collector frees what was read. URL names a log that does not exist yet; without it, one in
+    a temporary directory. The exit code is 1 if anything was lost, doubled, changed or out of
+    order.
+    """
+    with tempfile.TemporaryDirectory(prefix="cordwood-stress-") as directory:
+        plan = Plan(
+            url or f"file://{directory}/stress", streams, rate, seed or SYSTEM_ENTROPY.token()
+        )
+        run = Stress(plan, writers=writers, readers=readers, kill=kill, progress=_progress(as_json))
+        report = asyncio.run(run.run(seconds))
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        _show(report)
+    sys.exit(1 if report.violations else 0)
+
+
+def _progress(as_json: bool) -> Callable[[Report], None]:
+    screen = Console(stderr=True)
+
+    def show(report: Report) -> None:
+        if screen.is_terminal and not as_json:
+            screen.print(
+                f"{report.seconds:6.0f} s  {report.appended:,} appended  {report.read:,} read  "
+                f"{report.collected:,} collected  {report.kills} kills  "
+                f"{report.violations} violations",
+                end="\r",
+            )
+
+    return show
+
+
+def _show(report: Report) -> None:
+    table = Table(title=f"{report.seconds:.0f} seconds of stress", title_justify="left")
+    table.add_column("what")
+    table.add_column("how much", justify="right")
+    for name in ("appended", "read", "verified", "collected", "reads", "kills", "violations"):
+        table.add_row(name, f"{getattr(report, name):,}")
+    console().print(table)
+    for example in report.examples:
+        console().print(f"violation: {example}")

@@ -1,0 +1,84 @@
+"""Cursors, pins and collection from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from cordwood.cli.main import cli
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A log of five records, each in a fragment of its own, with a short grace."""
+    url = f"file://{tmp_path}/orders"
+    assert 0 == call("log", "create", url, "--grace-s", "1").exit_code
+    for number in range(5):
+        assert 0 == call("log", "append", url, given=f"{number}\n").exit_code
+    return url
+
+
+def call(*words, given=None):
+    """Run a command."""
+    return CliRunner().invoke(cli, list(words), input=given)
+
+
+def answer(*words):
+    """Run a command that must succeed; its JSON."""
+    result = call(*words, "--json")
+    assert result.exit_code == 0, result.stdout
+    return json.loads(result.stdout)
+
+
+def test_a_cursor_is_set_moved_and_deleted(url):
+    """Set makes it, or moves it."""
+    assert {"cursor": "c", "offset": 2} == answer("log", "cursor", "set", url, "c", "2")
+    assert {"cursor": "c", "offset": 4} == answer("log", "cursor", "set", url, "c", "4")
+    assert {"c": 4} == answer("log", "cursor", "list", url)
+    assert "4" in call("log", "cursor", "list", url).stdout
+    assert "stands at 5" in call("log", "cursor", "set", url, "c", "5").stdout
+    assert answer("log", "cursor", "delete", url, "c")["deleted"]
+    assert {} == answer("log", "cursor", "list", url)
+    assert "no cursor named" in call("log", "cursor", "delete", url, "c").stderr
+
+
+def test_a_collection_frees_what_lies_before_the_cursor(url):
+    """And says what it did."""
+    refused = call("log", "collect", url)
+    assert 1 == refused.exit_code
+    assert "no cursor" in refused.stderr
+    answer("log", "cursor", "set", url, "c", "4")
+    report = answer("log", "collect", url)
+    assert (3, 4, "empty") == (report["records"], report["oldest_offset"], report["phase"])
+    assert report["deleted"] >= 3
+    assert 64 == len(report["setsum"])
+    assert "0 records" in call("log", "collect", url).stdout
+    assert "collected" in call("log", "cursor", "set", url, "d", "1").stderr
+
+
+def test_what_is_not_due_is_left_for_the_next_collection(url):
+    """The report says how long to wait."""
+    answer("log", "cursor", "set", url, "c", "4")
+    said = call("log", "collect", url, "--grace-s", "1000").stdout
+    assert "0 objects deleted" in said
+    assert "collect again then" in said
+    report = answer("log", "collect", url)
+    assert (0, "empty") == (report["records"], report["phase"])
+    assert report["deleted"] >= 3
+
+
+def test_a_pin_keeps_records_readable(url):
+    """While it holds they are read through it; released, the next collection frees them."""
+    made = answer("log", "pin", "add", url, "backup", "2", "4", "--ttl-s", "600")
+    assert {"pin": "backup", "start": 2, "limit": 4, "ttl_s": 600} == made
+    answer("log", "cursor", "set", url, "c", "5")
+    assert "kept for pin 'backup'" in call("log", "collect", url).stdout
+    assert "backup" in call("log", "pin", "list", url).stdout
+    assert {"backup": {"start": 2, "limit": 4, "ttl_s": 600}} == answer("log", "pin", "list", url)
+    assert "2\t1\n3\t2\n" == call("log", "read", url, "--pin", "backup").stdout
+    assert 1 == len(call("log", "read", url).stdout.splitlines())
+    assert "is released" in call("log", "pin", "release", url, "backup").stdout
+    assert answer("log", "collect", url)["deleted"] >= 2
+    assert "has ended" in call("log", "read", url, "--pin", "backup").stderr
