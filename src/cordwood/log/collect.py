@@ -171,11 +171,16 @@ class Collector:
                 return seen.garbage
             manifest, etag = await self._objects.load()
             cutoff = await self._cutoff(keep_from)
-            cut = await self._plan(manifest, cutoff, max_fragments)
-            if cut is None:
-                return seen.garbage
-            _check_share(cut, manifest, max_share)
-            garbage = await self._garbage(cut, manifest, etag)
+            try:
+                cut = await self._plan(manifest, cutoff, max_fragments)
+                if cut is None:
+                    return seen.garbage
+                _check_share(cut, manifest, max_share)
+                garbage = await self._garbage(cut, manifest, etag)
+            except CorruptionError as error:
+                if not await self._objects.has_moved_on(error, etag):
+                    raise
+                continue
             with suppress(ConflictError, AlreadyExistsError):
                 await self._put(garbage, seen.etag)
                 return garbage

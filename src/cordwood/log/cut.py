@@ -98,10 +98,9 @@ async def _keep(
 ) -> list[Pointer]:
     """What stays of neighbours; what goes is noted in `cut`."""
     for i, pointer in enumerate(pointers):
-        size = tree.FANOUT**pointer.depth if isinstance(pointer, NodePointer) else 1
-        if pointer.limit <= offset and size <= budget:
+        if pointer.limit <= offset and _size(pointer) <= budget:
             cut.dropped.append(pointer)
-            budget -= size
+            budget -= _size(pointer)
             continue
         rest = list(pointers[i:])
         if isinstance(pointer, Fragment) or pointer.start >= offset or budget <= 0:
@@ -109,6 +108,11 @@ async def _keep(
         before = len(cut.dropped)
         node = await objects.read_node(pointer)
         below = await _keep(objects, node.children, offset, writer, cut, budget)
+        if not below:
+            # It had less in it than it might have: it goes whole.
+            budget -= sum(map(_size, cut.dropped[before:]))
+            cut.dropped[before:] = [pointer]
+            continue
         if len(below) == 1 and isinstance(below[0], Fragment) and len(cut.dropped) > before:
             last = cut.dropped[-1]
             assert isinstance(last, Fragment)
@@ -122,6 +126,11 @@ async def _keep(
         cut.made.append(made)
         return [made.pointer(), *rest[1:]]
     return []
+
+
+def _size(pointer: Pointer) -> int:
+    """How many fragments there are below, if it is full."""
+    return tree.FANOUT**pointer.depth if isinstance(pointer, NodePointer) else 1
 
 
 def _neighbours(pointers: list[Pointer]) -> list[NodePointer] | list[Fragment]:

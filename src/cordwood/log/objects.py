@@ -112,6 +112,14 @@ class LogObjects:
         """Which manifest is current. One HEAD."""
         return (await self.store.head(self.key(paths.MANIFEST))).etag
 
+    async def has_moved_on(self, error: CorruptionError, etag: str) -> bool:
+        """Whether an object is missing only because the manifest we had is an old one. One HEAD.
+
+        Who sleeps longer than the grace interval may find that what it was about to read has been
+        collected.
+        """
+        return error.code is Code.MISSING_OBJECT and await self.manifest_etag() != etag
+
     # Nodes.
 
     async def read_node(self, pointer: NodePointer) -> Node:

@@ -17,6 +17,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
     ConflictError,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
 )
@@ -118,15 +119,21 @@ async def make_pin(
     """
     key = _key(objects, name)
     _check_ttl(ttl_s)
-    manifest, _ = await objects.load()
+    manifest, seen = await objects.load()
     if type(start) is not int or type(limit) is not int or not 0 <= start < limit:
         raise InvalidInputError(f"[{start!r}, {limit!r}) is not a range of offsets")
     if limit > manifest.next_offset:
         raise InvalidInputError(f"the log ends at {manifest.next_offset}, before {limit}")
     if start < manifest.oldest_offset:
         raise collected(objects.name, start, manifest.oldest_offset)
-    pointers = await cover(objects, tree.roots(manifest), start, limit)
-    first_seq_no, limit_seq_no = await slots_of(objects, pointers)
+    try:
+        pointers = await cover(objects, tree.roots(manifest), start, limit)
+        first_seq_no, limit_seq_no = await slots_of(objects, pointers)
+    except CorruptionError as error:
+        if not await objects.has_moved_on(error, seen):
+            raise
+        now, _ = await objects.load()
+        raise collected(objects.name, start, now.oldest_offset) from error
     record = _record(pointers, first_seq_no, limit_seq_no, ttl_s, entropy)
     etag = await objects.store.put(key, encode(record, key), await _mode(objects, entropy, key))
     pin = Pin(objects, entropy, name, record, etag)
