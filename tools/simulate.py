@@ -1,4 +1,4 @@
-"""Run the log simulation for many seeds, on every core; print the seeds that fail."""
+"""Run every simulation for many seeds, on every core; print the seeds that fail."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import os
 import sys
 import traceback
 
+from cordwood.testing.lifesim import LifeSimulation
 from cordwood.testing.logsim import LogSimulation
 
+WORLDS = {"log": LogSimulation, "life": LifeSimulation}
+"""Appending alone, and everything that happens to a log."""
 
-def run_seed(seed: int) -> tuple[int, int, str]:
-    """One seed: how many records were acknowledged, and the failure if any."""
+
+def run_seed(job: tuple[str, int]) -> tuple[str, int, int, str]:
+    """One seed in one world: how many records were acknowledged, and the failure if any."""
+    world, seed = job
     try:
-        return seed, len(LogSimulation(seed).run().acknowledged), ""
+        return world, seed, len(WORLDS[world](seed).run().acknowledged), ""
     except BaseException:  # noqa: BLE001 - any failure of a seed is what we look for
-        return seed, 0, traceback.format_exc()
+        return world, seed, 0, traceback.format_exc()
 
 
 def main() -> None:
@@ -24,21 +29,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--world", choices=[*WORLDS, "all"], default="all")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds)
-    failed: list[int] = []
+    worlds = list(WORLDS) if options.world == "all" else [options.world]
+    jobs = [(w, s) for s in range(options.first, options.first + options.seeds) for w in worlds]
+    failed: list[tuple[str, int]] = []
     acknowledged = 0
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for done, (seed, count, failure) in enumerate(pool.imap_unordered(run_seed, seeds, 4), 1):
+        results = pool.imap_unordered(run_seed, jobs, 4)
+        for done, (world, seed, count, failure) in enumerate(results, 1):
             acknowledged += count
             if failure:
-                failed.append(seed)
-                print(f"seed {seed} failed:\n{failure}", flush=True)
-            if done % 100 == 0 or done == len(seeds):
-                print(f"{done} seeds, {acknowledged:,} records acknowledged, {len(failed)} failed")
+                failed.append((world, seed))
+                print(f"world {world}, seed {seed} failed:\n{failure}", flush=True)
+            if done % (100 * len(worlds)) == 0 or done == len(jobs):
+                seeds = done // len(worlds)
+                print(
+                    f"{seeds} seeds, {acknowledged:,} records acknowledged, {len(failed)} failed",
+                    flush=True,
+                )
     if failed:
-        print(f"failing seeds: {sorted(failed)}; again with --first SEED --seeds 1")
+        for world, seed in sorted(failed):
+            print(f"again with --world {world} --first {seed} --seeds 1")
         sys.exit(1)
 
 

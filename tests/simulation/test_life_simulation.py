@@ -1,0 +1,57 @@
+"""Cursors, pins, collectors and writers in seeded worlds; broken remedies do not go unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cordwood.log import collect, cursors
+from cordwood.testing.lifesim import LifeSimulation
+from cordwood.testing.logsim import ModelBrokenError
+
+SEEDS = range(16)
+MUTANT_SEEDS = range(120)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_keeps_the_model(seed):
+    """Nothing that is needed is collected, whatever the seed brings."""
+    # EVIDENCE-OF: G-36, G-37
+    LifeSimulation(seed).run()
+
+
+def test_equal_seeds_give_equal_traces():
+    """A run is a pure function of its seed, so a failure can be replayed."""
+    first, second = LifeSimulation(3).run().trace, LifeSimulation(3).run().trace
+    assert first == second
+    assert len(first) > 100
+
+
+def is_caught():
+    """Whether a world breaks."""
+    for seed in MUTANT_SEEDS:
+        try:
+            LifeSimulation(seed).run()
+        except ModelBrokenError:
+            return True
+    return False
+
+
+def test_a_sweep_that_ignores_pins_is_caught(monkeypatch):
+    """Files of a pin would go."""
+
+    async def none(*_):
+        return []
+
+    monkeypatch.setattr(collect, "live_holds", none)
+    assert is_caught()
+
+
+@pytest.mark.slow
+def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
+    """A cursor that is new or moves back would come too late."""
+
+    async def trusting(*_):
+        """Ask nobody."""
+
+    monkeypatch.setattr(cursors, "prove_not_collected", trusting)
+    assert is_caught()
