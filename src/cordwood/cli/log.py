@@ -201,13 +201,30 @@ def show(url: str, *, depth: int, as_json: bool) -> None:
 @log.command()
 @click.argument("url")
 @click.option("--deep", is_flag=True, help="Read every fragment and recompute every setsum.")
+@click.option("--start", type=int, help="Begin at this offset, where an earlier scrub ended.")
+@click.option("--max-files", type=click.IntRange(1), help="End after so many fragments.")
+@click.option("--sample", type=click.IntRange(1), help="Only fragments at so many random offsets.")
 @command
-def scrub(url: str, *, deep: bool, as_json: bool) -> None:
+def scrub(
+    url: str,
+    *,
+    deep: bool,
+    start: int | None,
+    max_files: int | None,
+    sample: int | None,
+    as_json: bool,
+) -> None:
     """Prove that the log at URL is whole, or say where it is not."""
     named = Log.from_url(url)
     total = named.state().bytes if deep else 0
     with byte_progress("scrub", total, shown=deep and not as_json) as advance:
-        report = named.scrub(deep=deep, progress=lambda done, _: advance(done.bytes))
+        report = named.scrub(
+            deep=deep,
+            start=start,
+            limits=Limits(max_files=max_files),
+            sample=sample,
+            progress=lambda done, _: advance(done.bytes),
+        )
     if as_json:
         print_json(
             {
@@ -219,6 +236,7 @@ def scrub(url: str, *, deep: bool, as_json: bool) -> None:
                 "nodes": report.nodes,
                 "setsum": report.setsum.hexdigest(),
                 "errors": [msgspec.to_builtins(e) for e in report.errors],
+                "next_offset": report.next_offset,
             }
         )
     else:
@@ -231,6 +249,8 @@ def scrub(url: str, *, deep: bool, as_json: bool) -> None:
             f"{report.nodes:,} nodes, {size(report.bytes)} ({how})"
         )
         click.echo(f"setsum {report.setsum.hexdigest()}")
+        if report.next_offset is not None:
+            click.echo(f"go on with --start {report.next_offset}")
     if not report.ok:
         sys.exit(1)
 

@@ -27,7 +27,7 @@ from cordwood.log.format import (
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
-from cordwood.log.reader import Reader
+from cordwood.log.reader import NO_LIMITS, Limits, Reader
 from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.writer import Writer
@@ -216,9 +216,33 @@ class Log:
         """The log's objects, for tools that walk the tree themselves."""
         return self._objects
 
-    async def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
-        """Prove that the log is whole: its metadata, or down to every record. See log/scrub.py."""
-        return await scrub.scrub(self._objects, deep=deep, progress=progress)
+    async def scrub(
+        self,
+        *,
+        deep: bool = False,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        sample: int | None = None,
+        progress: Progress | None = None,
+    ) -> ScrubReport:
+        """Prove that the log is whole: its metadata, or down to every record. See log/scrub.py.
+
+        Args:
+            deep: read every fragment and recompute its sums.
+            start: begin at this offset: the `next_offset` of the piece before.
+            limits: end early; the report says where to go on.
+            sample: check only the fragments at so many random offsets.
+            progress: called after every fragment.
+        """
+        return await scrub.scrub(
+            self._objects,
+            deep=deep,
+            start=start,
+            limits=limits,
+            sample=sample,
+            entropy=self._entropy,
+            progress=progress,
+        )
 
     # What keeps a log small.
 

@@ -8,7 +8,9 @@ the work gives the same total::
     collected + sum over fragments read = setsum in the manifest
 
 A scrub keeps going after a fault, reads with bounded concurrency, and holds no more than a few
-fragments in memory. Errors found before it was stopped are in the report.
+fragments in memory. It can be done piece by piece (`start`, `limits`): each piece says where the
+next one begins. Or, for a watch that never ends, a sample at a time: fragments at random offsets,
+with the nodes that lead there. What is collected while a scrub runs is not missed.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
-from cordwood.log import tree
+from cordwood.log import paths, tree
 from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
+from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
+from cordwood.log.reader import NO_LIMITS, Limits
 
 CONCURRENCY = 8
 """Fragments being read or checked at once."""
@@ -52,8 +57,11 @@ class ScrubReport:
     fragments: int = 0
     nodes: int = 0
     setsum: Setsum = field(default_factory=Setsum)
-    """The sum over everything found, with what was collected: equal to the manifest's if `ok`."""
+    """The sum over everything found. Of a whole scrub with what was collected: equal to the
+    manifest's if `ok`. The sums of pieces add up to that."""
     errors: list[Fault] = field(default_factory=list)
+    next_offset: int | None = None
+    """Where to go on, if a limit ended it."""
 
     @property
     def ok(self) -> bool:
@@ -70,122 +78,209 @@ Progress = Callable[[ScrubReport, Manifest], None]
 
 
 async def scrub(
-    objects: LogObjects, *, deep: bool = False, progress: Progress | None = None
+    objects: LogObjects,
+    *,
+    deep: bool = False,
+    start: int | None = None,
+    limits: Limits = NO_LIMITS,
+    sample: int | None = None,
+    entropy: Entropy = SYSTEM_ENTROPY,
+    progress: Progress | None = None,
 ) -> ScrubReport:
     """Check a log. One GET per node; a deep scrub adds one per fragment.
 
     Raises:
         NotFoundError: there is no such log.
+        CollectedError: `start` has been collected.
         StoreError: the store could not be read; what is damaged goes into the report instead.
     """
     report = ScrubReport(deep)
     try:
         manifest, _ = await objects.load()
     except FormatError as error:
-        report.add(error, objects.key("manifest/MANIFEST"))
+        report.add(error, objects.key(paths.MANIFEST))
         return report
-    total = Setsum.from_hex(manifest.collected_hex)
-    pending: set[asyncio.Task[Setsum]] = set()
-    turn = asyncio.Lock()
-
-    async def settle(most: int) -> None:
-        nonlocal total, pending
-        while len(pending) > most:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                total = total + task.result()
-                if progress is not None:
-                    progress(report, manifest)
-
-    last: Fragment | None = None
-    try:
-        async with aclosing(_fragments(objects, tree.roots(manifest), report)) as found:
-            async for fragment in found:
-                _check_sequence(last, fragment, manifest, report)
-                last = fragment
-                check = _check(objects, fragment, report, turn, deep=deep)
-                pending.add(asyncio.ensure_future(check))
-                await settle(CONCURRENCY - 1)
-        await settle(0)
-    finally:
-        for task in pending:
-            task.cancel()
-    report.setsum = total
-    if report.ok and total.hexdigest() != manifest.setsum_hex:
-        report.errors.append(
-            Fault(
-                Code.SETSUM_MISMATCH,
-                objects.key("manifest/MANIFEST"),
-                f"the log's setsum is {manifest.setsum_hex}, its fragments add up to "
-                f"{total.hexdigest()}",
-            )
-        )
+    work = _Scrub(objects, manifest, report, progress)
+    if sample is not None:
+        await work.take_sample(sample, entropy)
+    else:
+        await work.walk(start, limits)
     return report
 
 
-async def _fragments(
-    objects: LogObjects, pointers: Sequence[NodePointer | Fragment], report: ScrubReport
-) -> AsyncGenerator[Fragment, None]:
-    """Every fragment below these pointers; a damaged node is noted and passed over."""
-    for pointer in pointers:
-        if isinstance(pointer, Fragment):
-            yield pointer
-            continue
+class _Scrub:
+    """One scrub under way."""
+
+    def __init__(
+        self,
+        objects: LogObjects,
+        manifest: Manifest,
+        report: ScrubReport,
+        progress: Progress | None,
+    ) -> None:
+        self._objects = objects
+        self._manifest = manifest
+        self._report = report
+        self._progress = progress
+        self._pending: set[asyncio.Task[Setsum]] = set()
+        self._turn = asyncio.Lock()
+        self._total = Setsum()
+
+    async def walk(self, start: int | None, limits: Limits) -> None:
+        """From `start` to the end, or to a limit."""
+        manifest = self._manifest
+        begin = manifest.oldest_offset if start is None else start
+        if begin < manifest.oldest_offset:
+            raise collected(self._objects.name, begin, manifest.oldest_offset)
+        is_whole = begin == manifest.oldest_offset
+        if is_whole:
+            self._total = Setsum.from_hex(manifest.collected_hex)
+        end = manifest.next_offset
+        if limits.limit_offset is not None:
+            end = min(end, limits.limit_offset)
+        if limits.max_records is not None:
+            end = min(end, begin + limits.max_records)
+        last: Fragment | None = None
+        num_files = num_bytes = 0
         try:
-            node = await objects.read_node(pointer)
-        except FormatError as error:
-            report.add(error, objects.key(pointer.path))
-            continue
-        report.nodes += 1
-        if node.pointer() != pointer:
-            report.errors.append(
-                Fault(
+            async with aclosing(self._fragments(tree.roots(manifest), begin, end)) as found:
+                async for fragment in found:
+                    num_files, num_bytes = num_files + 1, num_bytes + fragment.num_bytes
+                    if num_files > 1 and (
+                        (limits.max_files is not None and num_files > limits.max_files)
+                        or (limits.max_bytes is not None and num_bytes > limits.max_bytes)
+                    ):
+                        break
+                    self._check_sequence(last, fragment)
+                    last = fragment
+                    await self._begin(fragment)
+            await self._settle(0)
+        finally:
+            for task in self._pending:
+                task.cancel()
+        reached = last.limit if last is not None else end
+        self._report.next_offset = None if reached >= manifest.next_offset else reached
+        self._finish(is_whole=is_whole and self._report.next_offset is None)
+
+    async def take_sample(self, count: int, entropy: Entropy) -> None:
+        """Fragments at so many random offsets, each with the nodes that lead to it."""
+        oldest, limit = self._manifest.oldest_offset, self._manifest.next_offset
+        seen: set[str] = set()
+        try:
+            for _ in range(count if oldest < limit else 0):
+                offset = oldest + int((limit - oldest) * entropy.uniform())
+                pointers = tree.roots(self._manifest)
+                async with aclosing(self._fragments(pointers, offset, offset + 1)) as found:
+                    async for fragment in found:
+                        if fragment.path not in seen:
+                            seen.add(fragment.path)
+                            await self._begin(fragment)
+            await self._settle(0)
+        finally:
+            for task in self._pending:
+                task.cancel()
+        self._finish(is_whole=False)
+
+    def _finish(self, *, is_whole: bool) -> None:
+        self._report.setsum = self._total
+        if is_whole and self._report.ok and self._total.hexdigest() != self._manifest.setsum_hex:
+            self._fault(
+                Code.SETSUM_MISMATCH,
+                self._objects.key(paths.MANIFEST),
+                f"the log's setsum is {self._manifest.setsum_hex}, its fragments add up to "
+                f"{self._total.hexdigest()}",
+            )
+
+    # Fragments.
+
+    async def _begin(self, fragment: Fragment) -> None:
+        self._pending.add(asyncio.ensure_future(self._check(fragment)))
+        await self._settle(CONCURRENCY - 1)
+
+    async def _settle(self, most: int) -> None:
+        while len(self._pending) > most:
+            done, self._pending = await asyncio.wait(
+                self._pending, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                self._total = self._total + task.result()
+                if self._progress is not None:
+                    self._progress(self._report, self._manifest)
+
+    async def _check(self, fragment: Fragment) -> Setsum:
+        """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
+        if self._report.deep:
+            try:
+                await check_fragment(self._objects, fragment, self._turn)
+            except FormatError as error:
+                if await self._oldest_since(error) >= fragment.limit:
+                    return fragment.setsum
+                self._report.add(error, self._objects.key_of(fragment))
+                return Setsum()
+        self._report.fragments += 1
+        self._report.records += fragment.num_records
+        self._report.bytes += fragment.num_bytes
+        return fragment.setsum
+
+    async def _fragments(
+        self, pointers: Sequence[NodePointer | Fragment], start: int, limit: int
+    ) -> AsyncGenerator[Fragment, None]:
+        """Every fragment of the range; a damaged node is noted and passed over."""
+        for pointer in tree.overlapping(pointers, start, limit):
+            if isinstance(pointer, Fragment):
+                yield pointer
+                continue
+            try:
+                node = await self._objects.read_node(pointer)
+            except FormatError as error:
+                oldest = await self._oldest_since(error)
+                if oldest <= pointer.start:
+                    self._report.add(error, self._objects.key_of(pointer))
+                    continue
+                # It was collected while we were on our way: what is left of it hangs elsewhere.
+                now, _ = await self._objects.load()
+                self._total = self._total + Setsum.from_hex(pointer.setsum_hex)
+                span = (max(start, oldest), min(limit, pointer.limit))
+                async with aclosing(self._fragments(tree.roots(now), *span)) as rest:
+                    async for fragment in rest:
+                        self._total = self._total - fragment.setsum
+                        yield fragment
+                continue
+            self._report.nodes += 1
+            if node.pointer() != pointer:
+                self._fault(
                     Code.CORRUPT,
-                    objects.key(pointer.path),
+                    self._objects.key_of(pointer),
                     f"node {pointer.path} is {node.pointer()}, its parent says {pointer}",
                 )
-            )
-        async with aclosing(_fragments(objects, node.children, report)) as below:
-            async for fragment in below:
-                yield fragment
+            async with aclosing(self._fragments(node.children, start, limit)) as below:
+                async for fragment in below:
+                    yield fragment
 
+    async def _oldest_since(self, error: FormatError) -> int:
+        """The oldest offset as it is now, if something is missing; else none that explains it."""
+        if error.code is not Code.MISSING_OBJECT:
+            return 0
+        now, _ = await self._objects.load()
+        return now.oldest_offset
 
-async def _check(
-    objects: LogObjects, fragment: Fragment, report: ScrubReport, turn: asyncio.Lock, *, deep: bool
-) -> Setsum:
-    """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
-    if deep:
-        try:
-            await check_fragment(objects, fragment, turn)
-        except FormatError as error:
-            report.add(error, objects.key(fragment.path))
-            return Setsum()
-    report.fragments += 1
-    report.records += fragment.num_records
-    report.bytes += fragment.num_bytes
-    return fragment.setsum
-
-
-def _check_sequence(
-    before: Fragment | None, after: Fragment, manifest: Manifest, report: ScrubReport
-) -> None:
-    if before is None:
-        return
-    if before.limit != after.start and report.ok:
-        report.errors.append(
-            Fault(
+    def _check_sequence(self, before: Fragment | None, after: Fragment) -> None:
+        if before is None:
+            return
+        if before.limit != after.start and self._report.ok:
+            self._fault(
                 Code.CORRUPT,
                 after.path,
                 f"fragment {after.path} starts at {after.start}, "
                 f"the one before it ends at {before.limit}",
             )
-        )
-    follows = after.seq_no == before.seq_no + 1
-    if not follows and GAPS not in manifest.features and report.ok:
-        report.errors.append(
-            Fault(
+        follows = after.seq_no == before.seq_no + 1
+        if not follows and GAPS not in self._manifest.features and self._report.ok:
+            self._fault(
                 Code.CORRUPT,
                 after.path,
                 f"slot {after.seq_no} follows slot {before.seq_no}, and the log has no gaps",
             )
-        )
+
+    def _fault(self, code: Code, where: str, message: str) -> None:
+        self._report.errors.append(Fault(code, where, message))

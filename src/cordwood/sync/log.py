@@ -115,9 +115,20 @@ class Log:
         """The manifest itself."""
         return portal.current().run(self._log.manifest())
 
-    def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
+    def scrub(
+        self,
+        *,
+        deep: bool = False,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        sample: int | None = None,
+        progress: Progress | None = None,
+    ) -> ScrubReport:
         """Prove that the log is whole."""
-        return portal.current().run(self._log.scrub(deep=deep, progress=progress))
+        work = self._log.scrub(
+            deep=deep, start=start, limits=limits, sample=sample, progress=progress
+        )
+        return portal.current().run(work)
 
     @property
     def cursors(self) -> Cursors:
