@@ -25,7 +25,7 @@ from cordwood.base.errors import (
 from cordwood.base.setsum import Setsum
 from cordwood.log.collect import CollectReport
 from cordwood.log.cursors import Cursors, Witness
-from cordwood.log.format import Fragment
+from cordwood.log.format import Fragment, Seal
 from cordwood.log.log import Log, LogState
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin
@@ -62,6 +62,7 @@ __all__ = [
     "Record",
     "Retry",
     "ScrubReport",
+    "Seal",
     "Setsum",
     "StateError",
     "Store",

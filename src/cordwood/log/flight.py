@@ -7,7 +7,7 @@ writer was refused, given where the log now stands; it decides by facts that can
 1. A fragment the manifest names is committed.
 2. A fragment whose slot went to somebody else is dead, and so is everything behind it in the chain.
 3. A fragment in a slot that the log has passed without naming it is void (log/recovery.py, rule 3):
-   dead as well.
+   dead as well. A sealed log has passed every slot.
 4. Anything else may still be adopted by somebody, so nothing may be said but "uncertain". That
    happens only when the store could not be asked, or collection has removed the place of the proof.
 """
@@ -111,13 +111,14 @@ def judge(
     """What became of each fragment of a chain, where the log now ends at `tail`."""
     fates = []
     is_dead = False
+    is_sealed = manifest.seal is not None
     for flight in flights:
         is_collected = flight.seq_no < manifest.first_seq_no
         # A refused fragment is never the one the manifest names, however alike they are.
         is_dead = is_dead or flight.stage in {Stage.REFUSED, Stage.FAILED}
         if not is_dead and is_named(flight):
             fates.append(Fate.COMMITTED)
-        elif is_dead or (flight.seq_no < tail.next_seq_no and not is_collected):
+        elif is_dead or (not is_collected and (is_sealed or flight.seq_no < tail.next_seq_no)):
             is_dead = True
             fates.append(Fate.DEAD)
         else:

@@ -126,13 +126,22 @@ class NodePointer(Struct, frozen=True, forbid_unknown_fields=True):
         return self.limit_position.offset
 
 
+DESTROYED = "destroyed"
+"""The reason of a seal that begins a destruction; nobody else may give it."""
+
+
 class Seal(Struct, frozen=True, forbid_unknown_fields=True):
     """The end of a log: no later slot will ever be named."""
 
     reason: str
     at_us: int
     moved_to: str = ""
-    """The log that goes on from here, if there is one."""
+    """The log that goes on from here, if there is one: a name in the same store, or a URL."""
+
+    @property
+    def is_destruction(self) -> bool:
+        """Whether the log is being destroyed: nothing may rely on it any more."""
+        return self.reason == DESTROYED
 
 
 class Ancestor(Struct, frozen=True, forbid_unknown_fields=True):

@@ -148,11 +148,15 @@ async def prove_not_collected(objects: LogObjects, start: int) -> Manifest:
     """The manifest, if no collection is past `start`, now that a hold was written.
 
     Raises:
-        CollectedError: one is, or is about to be.
+        CollectedError: one is, or is about to be; or the whole log is being destroyed.
     """
     garbage, _ = await load_garbage(objects)
     reached = garbage.first_to_keep.offset if garbage.is_pending else 0
     manifest, _ = await objects.load()
+    if manifest.seal is not None and manifest.seal.is_destruction:
+        raise CollectedError(
+            f"log {objects.name!r} is being destroyed", hint="nothing of it can be kept any more"
+        )
     reached = max(reached, manifest.oldest_offset)
     if reached > start:
         raise collected(objects.name, start, reached)

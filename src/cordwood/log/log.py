@@ -18,9 +18,12 @@ from cordwood.log import paths, scrub, tree
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.collect import Progress as CollectProgress
 from cordwood.log.cursors import Cursors
+from cordwood.log.destroy import Destroyer
+from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.format import (
     GRACE_S_DEFAULT,
     Manifest,
+    Seal,
     WriterTag,
     is_grace,
 )
@@ -30,6 +33,7 @@ from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
 from cordwood.log.reader import NO_LIMITS, Limits, Reader
 from cordwood.log.recovery import find_write
 from cordwood.log.scrub import Progress, ScrubReport
+from cordwood.log.seal import Sealer
 from cordwood.log.writer import Writer
 from cordwood.store.api import check_key
 from cordwood.store.probe import verify_conditional_puts
@@ -56,6 +60,8 @@ class LogState:
     collected: Setsum
     """Over the records that were collected."""
     sealed: bool
+    seal: Seal | None
+    """Why and when it ended, and where it goes on, if it is sealed."""
     cursors: dict[str, int]
     pins: tuple[str, ...]
     features: frozenset[str]
@@ -184,6 +190,7 @@ class Log:
             setsum=Setsum.from_hex(manifest.setsum_hex),
             collected=Setsum.from_hex(manifest.collected_hex),
             sealed=manifest.seal is not None,
+            seal=manifest.seal,
             cursors={name: witness.offset for name, witness in cursors.items()},
             pins=tuple(await list_pins(self._objects)),
             features=manifest.features,
@@ -315,6 +322,61 @@ class Log:
             rate=rate,
             wait_s=wait_s,
         )
+
+    # How a log ends.
+
+    async def seal(self, reason: str = "", moved_to: str = "") -> Seal:
+        """End the log for ever: nothing is appended any more. See log/seal.py.
+
+        What was acknowledged stays and can be read; appends under way are acknowledged, or fail for
+        certain. Beside a busy writer it asks for a turn, which takes some seconds. To seal a log
+        that is sealed changes nothing.
+
+        Args:
+            reason: for people; whoever wants to append is told.
+            moved_to: the log that goes on: a name in the same store, or a URL.
+
+        Returns:
+            The seal that the log has.
+        """
+        manifest = await self._sealer().seal(reason, moved_to)
+        assert manifest.seal is not None
+        return manifest.seal
+
+    async def migrate(self, other: Log, reason: str = "moved") -> None:
+        """Seal the log, then create `other`, empty, with its first offset where this one ends.
+
+        Both together are one order: nothing is appended here once something may be appended there.
+        Where it was cut off, call it again; to repeat it changes nothing.
+
+        Raises:
+            AlreadyExistsError: `other` exists, and is not this log's continuation. If it existed
+                before, nothing was changed.
+            StateError: the log was sealed before, and did not go there.
+        """
+        if other == self:
+            raise InvalidInputError("a log cannot be moved to itself")
+        await verify_conditional_puts(other.store)
+        moved_to = other.name if other.store == self.store else other.url
+        await self._sealer().migrate(other.objects, reason, moved_to)
+
+    async def destroy(self, progress: DestroyProgress | None = None) -> int:
+        """Delete the log and everything of it; the number of objects deleted. See log/destroy.py.
+
+        Where it was cut off, call it again. Cursors and pins do not hold it up.
+
+        Args:
+            progress: called with how many objects were deleted, and how many there are.
+
+        Raises:
+            NotFoundError: there is no such log.
+            StateError: a fork shares its files, or something under its name is not the log's.
+        """
+        destroyer = Destroyer(self._objects, self._clock, self._entropy, progress=progress)
+        return await destroyer.destroy()
+
+    def _sealer(self) -> Sealer:
+        return Sealer(self._objects, self._clock, self._entropy)
 
     def _collector(self, progress: CollectProgress | None = None) -> Collector:
         return Collector(self._objects, self._clock, self._entropy, progress=progress)

@@ -38,6 +38,18 @@ _UUID_NAME = re.compile(
 )
 _CURSOR = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
 _PIN = re.compile(r"pin/([A-Za-z0-9_]+)\.json")
+_KNOWN = re.compile(
+    r"log/Bucket=[0-9a-f]{16}/FragmentSeqNo=[0-9a-f]{16}\.parquet"
+    r"|log/Uuid=[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.parquet"
+    r"|snapshot/SNAPSHOT\.[0-9a-f]{64}"
+    r"|gc/(?:GARBAGE|CLOCK|HELD-[^/]+)"
+    r"|(?:cursor|pin)/[A-Za-z0-9_]+\.json"
+    r"|fork/[0-9a-f]{32}\.json"
+    r"|intent/[a-z]+-[^/]+"
+    r"|manifest/MANIFEST"
+)
+"""Every path of the table above."""
+
 _SAFE_PATH = re.compile(r"[A-Za-z0-9=._-]+(?:/[A-Za-z0-9=._-]+)*")
 _LOG_NAME = re.compile(r"[A-Za-z0-9._=+@-]+(?:/[A-Za-z0-9._=+@-]+)*")
 
@@ -99,6 +111,14 @@ def cursor_name(path: str) -> str | None:
     """The cursor a path names, or None if it is not one's."""
     match = _CURSOR.fullmatch(path)
     return match[1] if match else None
+
+
+def is_known(path: str) -> bool:
+    """Whether the path is that of an object of a log: one that may be deleted with it."""
+    if _KNOWN.fullmatch(path) is None:
+        return False
+    seq_no = fragment_seq_no(path)
+    return seq_no is None or path == fragment(seq_no)
 
 
 def stays_inside(path: str) -> bool:

@@ -30,6 +30,9 @@ What a crash leaves behind at each step:
   slot taken, not named       an orphan: the next opener adopts it once, or passes it by for ever
   manifest swapped            the records are in the log; the caller may not have heard
 
+A writer that finds the log **sealed** (log/seal.py) settles for the last time: what the sealed
+manifest names is acknowledged, everything else was certainly not written, and the writer ends.
+
 A writer that has not seen its manifest for half the log's grace interval reads it again before it
 takes a slot: a collection may have deleted old slots meanwhile (docs/formats/log.md).
 """
@@ -42,7 +45,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import AlreadyExistsError, CordwoodError, StoreError
+from cordwood.base.errors import AlreadyExistsError, CordwoodError, StateError, StoreError
 from cordwood.base.workers import in_worker
 from cordwood.log import tree
 from cordwood.log.batch import Batch, Queue
@@ -55,6 +58,7 @@ from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pace import Pace
 from cordwood.log.recovery import Ground, Tail, find_ground, find_named, next_tag
+from cordwood.log.seal import sealed
 from cordwood.log.tasks import Tasks
 
 INLINE_BYTES_MAX = 256 * 1024
@@ -80,15 +84,18 @@ class Pipeline:
         clock: Clock,
         entropy: Entropy,
         queue: Queue,
-        on_failure: Callable[[], None],
+        on_end: Callable[[StateError | None], None],
     ) -> None:
-        """At rest until `start`. `on_failure` is called should it break down."""
+        """At rest until `start`. `on_end` is called should it break down, or find the log sealed.
+
+        Then it takes no more appends; a seal comes with the error to refuse them with.
+        """
         self._objects = objects
         self._options = options
         self._clock = clock
         self._entropy = entropy
         self._queue = queue
-        self._on_failure = on_failure
+        self._on_end = on_end
         self._tasks = Tasks(self._break_down)
         self._loop: asyncio.AbstractEventLoop
         self._is_running = False
@@ -133,10 +140,17 @@ class Pipeline:
         )
 
     async def start(self) -> None:
-        """Recover and adopt, then run. Two GETs on a log at rest."""
+        """Recover and adopt, then run. Two GETs on a log at rest.
+
+        Raises:
+            StateError: the log is sealed.
+        """
         self._loop = asyncio.get_running_loop()
         started_s = self._clock.monotonic_s()
-        self._stand_on(await find_ground(self._objects, self._entropy, {}), started_s)
+        ground = await find_ground(self._objects, self._entropy, {})
+        if ground.manifest.seal is not None:
+            raise sealed(self._objects.name, ground.manifest.seal)
+        self._stand_on(ground, started_s)
         self._is_running = True
 
     async def drain(self) -> None:
@@ -413,7 +427,10 @@ class Pipeline:
             await self._apply_fates(ground)
             self._stand_on(ground, started_s)
             self._window = 1
-            self._folder.start(ground.manifest)
+            if ground.manifest.seal is None:
+                self._folder.start(ground.manifest)
+            else:
+                self._end_sealed(sealed(self._objects.name, ground.manifest.seal))
         except CordwoodError as error:
             self._give_up(error)
         self._settling = None
@@ -459,6 +476,13 @@ class Pipeline:
         if self._asker.is_asking:
             self._tasks.spawn(self._asker.release)
 
+    def _end_sealed(self, error: StateError) -> None:
+        """Nothing that waits will ever be written: say so, and take no more."""
+        self._on_end(error)
+        self._got_through()
+        for batch in self._queue.drain():
+            self._finish(batch, error)
+
     def _give_up(self, error: BaseException) -> None:
         """The store cannot be asked: tell what is known, and look again on the next append."""
         is_dead = False
@@ -484,7 +508,7 @@ class Pipeline:
     def _break_down(self, error: BaseException) -> None:
         """A task of ours failed or was cancelled: nobody is left waiting, and the writer ends."""
         self._is_running = False
-        self._on_failure()
+        self._on_end(None)
         self._swapping = self._settling = None
         self._give_up(error)
         if self._idle is not None and not self._idle.done():

@@ -20,6 +20,8 @@ Rules:
 4. A fragment without a link (another program's) is adopted only in the first slot after the
    manifest, if its offsets fit.
 5. Before a manifest names an object that was found by reading, the object is synced.
+6. Above a sealed manifest everything is void: nothing is adopted, for ever. The manifest is synced
+   before anybody relies on that.
 
 Readers see only what the manifest names, so nothing is read before it was adopted.
 """
@@ -138,6 +140,10 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     One GET per slot not our own and one for the empty slot; a few more are read ahead in a run.
     Stops after `tree.APPENDED_MAX` fragments: a busy writer may add them faster than we read.
     """
+    if manifest.seal is not None:
+        # Rule 6. A power cut must not bring back a manifest that could still be appended to.
+        await objects.sync([paths.MANIFEST])
+        return Run(Tail.of(manifest), [], [], is_whole=True)
     run = Run(await _tail_of(objects, manifest), [], [])
     seq_no = run.tail.next_seq_no
     ahead: dict[int, bytes | None] = {}
@@ -288,7 +294,8 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
     """Where an append that ended in UncertainError is, or None if it never will be anywhere.
 
     Offsets are given once: when the log has passed the place where a fragment of the chain would
-    begin, that one is there or never will be, and if it is not, nor will those that follow it.
+    begin, that one is there or never will be, and if it is not, nor will those that follow it. A
+    sealed log has passed every place.
 
     Raises:
         UncertainError: that cannot be known yet, or no more.
@@ -310,6 +317,8 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
             if start == place:
                 await objects.sync([paths.MANIFEST], [fragment])
                 return place + error.index
+    if manifest.seal is not None:
+        return None
     raise _still_open(
         error,
         "the place where it would be is still open",

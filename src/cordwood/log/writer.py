@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from enum import Enum
 from typing import Any, Self
 
@@ -60,6 +61,8 @@ class Writer:
         """Not open yet. `prepare` runs first when it is opened (it may create the log)."""
         self._prepare = prepare
         self._life = _Life.NEW
+        self._why: StateError | None = None
+        """Why it ended by itself, if a seal ended it."""
         self._loop: asyncio.AbstractEventLoop
         self._queue = Queue(options.batch_bytes, options.queue_bytes)
         self._pipeline = Pipeline(objects, options, clock, entropy, self._queue, self._end)
@@ -71,7 +74,7 @@ class Writer:
 
         Raises:
             NotFoundError: there is no such log (unless opened with `create=True`).
-            StateError: it was opened before.
+            StateError: it was opened before, or the log is sealed.
         """
         if self._life is not _Life.NEW:
             raise StateError(f"this writer is {self._life.value}", hint="make a new one")
@@ -131,10 +134,10 @@ class Writer:
         Raises:
             LimitError: the record is too large, or too much waits already.
             InvalidInputError: the body is not bytes.
-            StateError: the writer is not open.
+            StateError: the writer is not open, or found the log sealed.
 
-        The future raises StoreError if the record was certainly not written and UncertainError if
-        nobody can know.
+        The future raises StoreError if the record was certainly not written, StateError if it was
+        not because the log is sealed, and UncertainError if nobody can know.
         """
         if self._life is not _Life.OPEN:
             raise self._not_open()
@@ -189,13 +192,16 @@ class Writer:
             self._pipeline.arm()
         return future
 
-    def _end(self) -> None:
-        """The pipeline broke down; everybody who waited was told."""
+    def _end(self, why: StateError | None) -> None:
+        """The pipeline broke down or found the log sealed; everybody who waits is told."""
         self._life = _Life.CLOSED
+        self._why = why
 
     def _not_open(self) -> CordwoodError:
         if self._life in {_Life.NEW, _Life.OPENING}:
             return StateError("this writer is not open", hint="use it in an `async with` block")
+        if self._why is not None:
+            return copy(self._why)
         return StateError(
             f"this writer is {self._life.value}", code=Code.CLOSED, hint="open a new one"
         )

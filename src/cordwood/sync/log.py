@@ -23,7 +23,8 @@ from cordwood.log import writer as async_writer
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.log.collect import Progress as CollectProgress
 from cordwood.log.cursors import Witness
-from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest
+from cordwood.log.destroy import Progress as DestroyProgress
+from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest, Seal
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
 from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
@@ -184,6 +185,18 @@ class Log:
             progress=progress,
         )
         return portal.current().run(work)
+
+    def seal(self, reason: str = "", moved_to: str = "") -> Seal:
+        """End the log for ever: nothing is appended any more."""
+        return portal.current().run(self._log.seal(reason, moved_to))
+
+    def migrate(self, other: Log, reason: str = "moved") -> None:
+        """Seal the log, then create `other` where this one ends."""
+        portal.current().run(self._log.migrate(other._log, reason))
+
+    def destroy(self, progress: DestroyProgress | None = None) -> int:
+        """Delete the log and everything of it; the number of objects deleted."""
+        return portal.current().run(self._log.destroy(progress))
 
 
 class Cursors:

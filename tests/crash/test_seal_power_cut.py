@@ -1,0 +1,153 @@
+"""A seal on a directory store keeps its word through a power cut, and a destruction is finished."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from cordwood.base.clock import SeededEntropy
+from cordwood.base.errors import NotFoundError, StateError
+from cordwood.log.log import Log
+from cordwood.log.options import Options
+from cordwood.store.directory import DirectoryStore
+from cordwood.store.url import Store
+from cordwood.testing.crashdisk import CrashDisk, PowerCut
+from cordwood.testing.simloop import abandon
+
+
+def _log(disk, name="log"):
+    return Log(Store.over(DirectoryStore("/wood", disk=disk), "crash:"), name)
+
+
+def _run(disk, work):
+    """Work until done or until the power is gone; then drop everything where it stands."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+
+    async def watched():
+        task = asyncio.ensure_future(work())
+        while not task.done() and not disk._dead:
+            await asyncio.sleep(0)
+        if not disk._dead:
+            task.result()
+
+    try:
+        with contextlib.suppress(PowerCut):
+            loop.run_until_complete(watched())
+    finally:
+        abandon(loop)
+        loop.close()
+
+
+async def _append_and_seal(disk, told):
+    """A writer appends two at a time, beside a migration and behind its seal."""
+    log, other = _log(disk), _log(disk, "other")
+    async with log.writer(create=True, options=Options(batch_bytes=1)) as writer:
+        told[b"first"] = await writer.append(b"first")
+        moving = asyncio.ensure_future(log.migrate(other))
+        for number in range(3):
+            if number == 2:
+                await moving
+                told["moved"] = True
+            bodies = [b"%d" % (2 * number), b"%d" % (2 * number + 1)]
+            futures = [writer.append(body) for body in bodies]
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            for body, outcome in zip(bodies, outcomes, strict=True):
+                assert isinstance(outcome, int | StateError)
+                told[body] = outcome if isinstance(outcome, int) else None
+
+
+async def _look(disk, told):
+    """What is there afterwards, once an opener has adopted what it may and the move is done."""
+    log, other = _log(disk), _log(disk, "other")
+    try:
+        with contextlib.suppress(StateError):
+            await log.writer(create=True).open()
+        is_sealed = (await log.state()).sealed
+        await log.migrate(other)
+        async with other.writer() as writer:
+            next_offset = await writer.append(b"on")
+        async with log.reader() as reader:
+            return is_sealed, next_offset, [r.body async for r in reader.read()]
+    except NotFoundError:
+        assert not told
+        raise
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4"])
+def test_what_a_seal_refused_never_comes_back(model):
+    """Cut at any step: what was acknowledged is there, what was refused by the seal is not."""
+    # EVIDENCE-OF: G-9, G-41, G-43
+    disk = CrashDisk(model)
+    told = {}
+    _run(disk, lambda: _append_and_seal(disk, told))
+    steps = disk.steps
+    assert steps > 50
+    assert told.pop("moved")
+    refusals = 0
+    for step in range(1, steps):
+        disk, told = CrashDisk(model), {}
+        disk.cut_after(step)
+        _run(disk, lambda d=disk, t=told: _append_and_seal(d, t))
+        found = disk.power_cut(SeededEntropy(f"{model}-{step}"))
+        is_sealed, next_offset, bodies = asyncio.run(_look(found, told))
+        moved = told.pop("moved", False)
+        assert is_sealed or not moved, f"the seal is gone after step {step}"
+        assert next_offset == len(bodies) + 1
+        assert len(set(bodies)) == len(bodies)
+        for body, offset in told.items():
+            refusals += offset is None
+            expected = [] if offset is None else [offset - 1]
+            assert expected == [i for i, b in enumerate(bodies) if b == body], f"step {step}"
+    assert refusals
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4"])
+def test_a_destruction_that_was_cut_off_is_finished(model):
+    """Cut at any step: the log is whole, or is sealed and can be destroyed; or it is gone."""
+    # EVIDENCE-OF: G-9, G-45
+
+    async def furnish(disk):
+        async with _log(disk).writer(create=True, options=Options(batch_bytes=1)) as writer:
+            for n in range(3):
+                await writer.append(b"%d" % n)
+        await _log(disk).cursors.init("consumer", 2)
+
+    async def finish(disk):
+        log = _log(disk)
+        try:
+            manifest = await log.manifest()
+        except NotFoundError:
+            was = "gone"
+        else:
+            was = "sealed" if manifest.seal else "whole"
+            if was == "whole":
+                assert (await log.scrub(deep=True)).ok
+            await log.destroy()
+        # What a cut brings back is void to a new log, and goes with it.
+        async with log.writer(create=True) as writer:
+            assert await writer.append(b"new") == 1
+        async with log.reader() as reader:
+            assert [r.body async for r in reader.read()] == [b"new"]
+        await log.destroy()
+        return was, [meta.key async for meta in log.store.list()]
+
+    disk = CrashDisk(model)
+    asyncio.run(furnish(disk))
+    before = disk.steps
+    asyncio.run(_log(disk).destroy())
+    steps = disk.steps - before
+    assert steps > 10
+    seen = set()
+    for step in range(steps + 1):
+        disk = CrashDisk(model)
+        asyncio.run(furnish(disk))
+        disk.cut_after(step)
+        _run(disk, lambda d=disk: _log(d).destroy())
+        found = disk.power_cut(SeededEntropy(f"{model}-{step}"))
+        was, left = asyncio.run(finish(found))
+        seen.add(was)
+        assert left == []
+    assert seen == {"whole", "sealed", "gone"}
