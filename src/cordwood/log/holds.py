@@ -16,8 +16,10 @@ therefore fails, and never revives what is gone.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from cordwood.base.clock import Entropy
@@ -178,7 +180,9 @@ async def store_time_us(objects: LogObjects, entropy: Entropy) -> int:
 async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
     """Every hold that counts now; those that are over are ended first.
 
-    One LIST for each kind, one GET for each hold, and one more for each fork.
+    One LIST for each kind, one GET for each hold, and one more for each fork. Where there are forks
+    they are listed again: a fork of a fork relies on its parent's hold until its own is there, so
+    who has seen the one raised must also see the other.
     """
     holds: list[Hold] = []
     now_us: int | None = None
@@ -187,9 +191,12 @@ async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
             now_us = await store_time_us(objects, entropy)
         hold = await _live_pin(objects, key, modified_us, now_us, entropy)
         holds += [hold] if hold else []
-    async for key, _ in _keys(objects, paths.FORK_PREFIX):
-        hold = await _live_fork(objects, key)
-        holds += [hold] if hold else []
+    seen: set[str] = set()
+    while new := [k async for k, _ in _keys(objects, paths.FORK_PREFIX) if k not in seen]:
+        seen.update(new)
+        for key in new:
+            hold = await _live_fork(objects, key)
+            holds += [hold] if hold else []
     return holds
 
 
@@ -256,3 +263,34 @@ async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
         return None
     what = f"fork {record.log!r}"
     return Hold(what, record.start, record.limit, record.first_seq_no, record.limit_seq_no)
+
+
+async def let_go(
+    objects: LogObjects, entropy: Entropy, manifest: Manifest, start: int, first_seq_no: int
+) -> None:
+    """Tell the ancestors of a fork that it needs nothing of theirs before `start` any more.
+
+    What its own pins and forks hold it still needs. It only rises, and losing a race is harmless:
+    the next collection tells them again.
+    """
+    tag = WriterTag.parse(manifest.writer)
+    if tag is None or not manifest.ancestors:
+        return
+    held = [h for h in await live_holds(objects, entropy) if h.start < h.limit]
+    start, first_seq_no = min([(start, first_seq_no), *((h.start, h.first_seq_no) for h in held)])
+    for ancestor in manifest.ancestors:
+        key = f"{ancestor.log}/{paths.fork(tag.incarnation)}"
+        try:
+            data, etag = await objects.store.get(key)
+        except NotFoundError:
+            continue
+        hold = decode(ForkRecord, data, key)
+        if min(start, hold.limit) > hold.start:
+            raised = msgspec.structs.replace(
+                hold,
+                start=min(start, hold.limit),
+                first_seq_no=min(max(hold.first_seq_no, first_seq_no), hold.limit_seq_no),
+                writer=f"cordwood/1 write={entropy.token()}",
+            )
+            with suppress(ConflictError):
+                await objects.store.put(key, encode(raised, key), Match(etag))

@@ -138,7 +138,7 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     One GET per slot not our own and one for the empty slot; a few more are read ahead in a run.
     Stops after `tree.APPENDED_MAX` fragments: a busy writer may add them faster than we read.
     """
-    run = Run(await _tail_of(objects, manifest), [], [])
+    run = Run(await tail_of(objects, manifest), [], [])
     seq_no = run.tail.next_seq_no
     ahead: dict[int, bytes | None] = {}
     count = 1
@@ -169,7 +169,7 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     return run
 
 
-async def _tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
+async def tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
     """The tail of what a manifest names; if wal3 wrote it, with the time of its newest fragment."""
     tail = Tail.of(manifest)
     if tail.id or not manifest.fragments:

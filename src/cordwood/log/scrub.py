@@ -132,14 +132,14 @@ async def _fragments(
         try:
             node = await objects.read_node(pointer)
         except FormatError as error:
-            report.add(error, objects.key(pointer.path))
+            report.add(error, objects.key_of(pointer))
             continue
         report.nodes += 1
         if node.pointer() != pointer:
             report.errors.append(
                 Fault(
                     Code.CORRUPT,
-                    objects.key(pointer.path),
+                    objects.key_of(pointer),
                     f"node {pointer.path} is {node.pointer()}, its parent says {pointer}",
                 )
             )
@@ -156,7 +156,7 @@ async def _check(
         try:
             await fetch_table(objects, fragment, verify=True)
         except FormatError as error:
-            report.add(error, objects.key(fragment.path))
+            report.add(error, objects.key_of(fragment))
             return Setsum()
     report.fragments += 1
     report.records += fragment.num_records

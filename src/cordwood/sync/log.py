@@ -119,6 +119,10 @@ class Log:
         """Prove that the log is whole."""
         return portal.current().run(self._log.scrub(deep=deep, progress=progress))
 
+    def fork(self, other: Log, start: int | None = None) -> None:
+        """Make `other` a log that begins as this one is now, and shares its files."""
+        portal.current().run(self._log.fork(other._log, start))
+
     @property
     def cursors(self) -> Cursors:
         """Named positions, which hold back collection."""
