@@ -61,7 +61,7 @@ async def fork(
 ) -> None:
     """Make `child` a fork of `parent`, from `start` (rounded down to a fragment) on.
 
-    Two PUTs, one for each log that is shared, and six GETs; with `start` a GET and a PUT more for
+    Two PUTs, one more for each log that is shared, and four GETs; with `start` a few more for
     each level of the tree.
 
     Raises:

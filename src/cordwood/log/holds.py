@@ -180,10 +180,12 @@ async def store_time_us(objects: LogObjects, entropy: Entropy) -> int:
 async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
     """Every hold that counts now; those that are over are ended first.
 
-    One LIST for each kind, one GET for each hold, and one more for each fork. Where there are forks
-    they are listed again: a fork of a fork relies on its parent's hold until its own is there, so
-    who has seen the one raised must also see the other.
+    One LIST for each kind, one GET for each hold, and one more for each fork.
     """
+    return [*await _live_pins(objects, entropy), *await _live_forks(objects)]
+
+
+async def _live_pins(objects: LogObjects, entropy: Entropy) -> list[Hold]:
     holds: list[Hold] = []
     now_us: int | None = None
     async for key, modified_us in _keys(objects, paths.PIN_PREFIX):
@@ -191,6 +193,16 @@ async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
             now_us = await store_time_us(objects, entropy)
         hold = await _live_pin(objects, key, modified_us, now_us, entropy)
         holds += [hold] if hold else []
+    return holds
+
+
+async def _live_forks(objects: LogObjects) -> list[Hold]:
+    """The holds of forks, listed until there are no new ones.
+
+    A fork of a fork may rely on its parent's hold until its own is there (log/fork.py). So whoever
+    has seen the one raised must not miss the other, which is older than that.
+    """
+    holds: list[Hold] = []
     seen: set[str] = set()
     while new := [k async for k, _ in _keys(objects, paths.FORK_PREFIX) if k not in seen]:
         seen.update(new)
@@ -270,14 +282,14 @@ async def let_go(
 ) -> None:
     """Tell the ancestors of a fork that it needs nothing of theirs before `start` any more.
 
-    What its own pins and forks hold it still needs. It only rises, and losing a race is harmless:
-    the next collection tells them again.
+    What its own pins hold it still needs; its forks hold for themselves. A hold only rises, and to
+    lose a race is harmless: the next collection tells them again.
     """
     tag = WriterTag.parse(manifest.writer)
     if tag is None or not manifest.ancestors:
         return
-    held = [h for h in await live_holds(objects, entropy) if h.start < h.limit]
-    start, first_seq_no = min([(start, first_seq_no), *((h.start, h.first_seq_no) for h in held)])
+    pins = await _live_pins(objects, entropy)
+    start, first_seq_no = min([(start, first_seq_no), *((p.start, p.first_seq_no) for p in pins)])
     for ancestor in manifest.ancestors:
         key = f"{ancestor.log}/{paths.fork(tag.incarnation)}"
         try:
