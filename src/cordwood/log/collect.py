@@ -50,13 +50,12 @@ from cordwood.base.errors import (
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cursors import Cursors
-from cordwood.log.cut import Cut, nodes_below, plan_cut
+from cordwood.log.cut import Cut, make_cut, nodes_below
 from cordwood.log.format import (
     FORMAT,
     Manifest,
     NodePointer,
     Position,
-    WriterTag,
     decode,
     encode,
 )
@@ -70,7 +69,7 @@ from cordwood.log.garbage import (
     is_applied,
     load_garbage,
 )
-from cordwood.log.holds import ForkRecord, Hold, live_holds, store_time_us
+from cordwood.log.holds import Hold, let_go, live_holds, store_time_us
 from cordwood.log.intents import UNLINK, Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Tail, next_tag
@@ -172,7 +171,9 @@ class Collector:
             manifest, etag = await self._objects.load()
             cutoff = await self._cutoff(keep_from)
             try:
-                cut = await self._plan(manifest, cutoff, max_fragments)
+                cut = await make_cut(
+                    self._objects, manifest, cutoff, manifest.writer, max_fragments
+                )
                 if cut is None:
                     return seen.garbage
                 _check_share(cut, manifest, max_share)
@@ -199,22 +200,6 @@ class Collector:
             raise InvalidInputError(f"keep_from is an offset, not {keep_from!r}")
         positions = [witness.offset for witness in cursors.values()]
         return min(positions if keep_from is None else [*positions, keep_from])
-
-    async def _plan(self, manifest: Manifest, cutoff: int, max_fragments: int) -> Cut | None:
-        """How to cut, with the nodes that stay written."""
-        while True:
-            writer = manifest.writer
-            cut = await plan_cut(self._objects, manifest, cutoff, writer, max_fragments)
-            if cut is None:
-                return None
-            try:
-                for node in cut.made:
-                    await self._objects.write_node(node)
-            except AlreadyExistsError:
-                # A node of another shape has the name: keep a fragment more.
-                cutoff = cut.dropped[-1].start
-            else:
-                return cut
 
     async def _garbage(self, cut: Cut, manifest: Manifest, etag: str) -> Garbage:
         stay = {pointer.path for pointer in cut.kept} | {node.path for node in cut.made}
@@ -348,7 +333,8 @@ class Collector:
             max(garbage.drop_limit, first_own),
         )
         await self._delete([slots], garbage.nodes_to_drop, garbage.nonce, rate, report)
-        await self._lower_holds(manifest)
+        place = garbage.first_to_keep.offset, garbage.drop_limit
+        await let_go(self._objects, self._entropy, manifest, *place)
         with suppress(ConflictError):
             await self._put(empty(self._entropy.token()), etag)
         return garbage, report
@@ -432,29 +418,18 @@ class Collector:
             held = decode(Held, data, key)
             nonce = key.removeprefix(self._objects.key(paths.HELD_PREFIX))
             await self._delete(held.slots, held.nodes, nonce, rate, report)
+        await self._let_go()
         return report
 
-    async def _lower_holds(self, manifest: Manifest) -> None:
-        """Tell the ancestors of a fork what it no longer needs of theirs."""
-        tag = WriterTag.parse(manifest.writer)
-        for ancestor in manifest.ancestors if tag else ():
-            key = f"{ancestor.log}/{paths.fork(tag.incarnation if tag else '')}"
-            try:
-                data, etag = await self._objects.store.get(key)
-            except NotFoundError:
-                continue
-            hold = decode(ForkRecord, data, key)
-            start = min(max(hold.start, manifest.oldest_offset), hold.limit)
-            if start > hold.start:
-                first = min(max(hold.first_seq_no, manifest.first_seq_no), hold.limit_seq_no)
-                raised = msgspec.structs.replace(
-                    hold,
-                    start=start,
-                    first_seq_no=first,
-                    writer=f"cordwood/1 write={self._entropy.token()}",
-                )
-                with suppress(ConflictError):
-                    await self._objects.store.put(key, encode(raised, key), Match(etag))
+    async def _let_go(self) -> None:
+        """Let the ancestors of a fork free what it does not need, once nothing is being collected.
+
+        GARBAGE is read after the manifest: if it is empty, what that manifest is past was swept.
+        """
+        manifest, _ = await self._objects.load()
+        if manifest.ancestors and not (await self._load()).garbage.is_pending:
+            place = manifest.oldest_offset, manifest.first_seq_no
+            await let_go(self._objects, self._entropy, manifest, *place)
 
     # All of it.
 

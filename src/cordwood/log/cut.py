@@ -23,9 +23,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
 from cordwood.log.format import ZERO, Fragment, Manifest, Node, NodePointer
+from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
 
 Pointer = NodePointer | Fragment
@@ -86,6 +88,65 @@ async def plan_cut(
     if cut.kept:
         cut.first_seq_no = (await _first_fragment(objects, cut)).seq_no
     return cut
+
+
+async def make_cut(
+    objects: LogObjects,
+    manifest: Manifest,
+    offset: int,
+    writer: str,
+    max_fragments: int | None = None,
+    into: LogObjects | None = None,
+) -> Cut | None:
+    """`plan_cut`, with what it makes written: into the log itself, or into another one."""
+    target = objects if into is None else into
+    while True:
+        cut = await plan_cut(objects, manifest, offset, writer, max_fragments)
+        if cut is None:
+            return None
+        try:
+            for node in cut.made:
+                await target.write_node(node)
+        except AlreadyExistsError:
+            # A node of another shape has the name: keep a fragment more.
+            offset = cut.dropped[-1].start
+        else:
+            return cut
+
+
+def first_wanted(log: str, manifest: Manifest, start: int | None) -> int:
+    """The offset from which a fork or a copy begins.
+
+    Raises:
+        CollectedError: `start` has been collected.
+        InvalidInputError: it is no offset, or lies behind the end.
+    """
+    oldest, limit = manifest.oldest_offset, manifest.next_offset
+    if start is None:
+        return oldest
+    if type(start) is not int or not 0 <= start <= limit:
+        raise InvalidInputError(
+            f"{start!r} is no offset of log {log!r}, which ends at {limit}",
+            hint=f"start at an offset from {oldest} to {limit}",
+        )
+    if start == 0 and oldest == 1:
+        # As for a reader: before the first record of a log that starts at 1.
+        return oldest
+    if start < oldest:
+        raise collected(log, start, oldest)
+    return start
+
+
+async def cut_for(
+    objects: LogObjects, manifest: Manifest, start: int | None, into: LogObjects, writer: str
+) -> Cut:
+    """What another log holds that begins here, at `start` rounded down to a fragment.
+
+    The nodes that it needs and this log does not have are written into it.
+    """
+    wanted = first_wanted(objects.name, manifest, start)
+    whole = Cut(manifest.oldest_offset, manifest.first_seq_no, tree.roots(manifest))
+    return await make_cut(objects, manifest, wanted, writer, into=into) or whole
 
 
 async def _keep(

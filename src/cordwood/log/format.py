@@ -442,7 +442,8 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         raise _broken("LOG-9", where, "fork exactly with the feature fork", "one without it")
     limit = 0
     for ancestor in manifest.ancestors:
-        if not (paths.is_log_name(ancestor.log) and limit < ancestor.limit < OFFSET_LIMIT):
+        # Equal where a fork was forked before it had anything of its own.
+        if not (paths.is_log_name(ancestor.log) and limit <= ancestor.limit < OFFSET_LIMIT):
             raise _broken("LOG-9", where, "ancestors with rising limits", str(ancestor))
         limit = ancestor.limit
 

@@ -16,8 +16,10 @@ therefore fails, and never revives what is gone.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from cordwood.base.clock import Entropy
@@ -184,6 +186,10 @@ async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
 
     One LIST for each kind, one GET for each hold, and one more for each fork.
     """
+    return [*await _live_pins(objects, entropy), *await _live_forks(objects)]
+
+
+async def _live_pins(objects: LogObjects, entropy: Entropy) -> list[Hold]:
     holds: list[Hold] = []
     now_us: int | None = None
     async for key, modified_us in _keys(objects, paths.PIN_PREFIX):
@@ -191,9 +197,22 @@ async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
             now_us = await store_time_us(objects, entropy)
         hold = await _live_pin(objects, key, modified_us, now_us, entropy)
         holds += [hold] if hold else []
-    async for key, _ in _keys(objects, paths.FORK_PREFIX):
-        hold = await _live_fork(objects, key)
-        holds += [hold] if hold else []
+    return holds
+
+
+async def _live_forks(objects: LogObjects) -> list[Hold]:
+    """The holds of forks, listed until there are no new ones.
+
+    A fork of a fork may rely on its parent's hold until its own is there (log/fork.py). So whoever
+    has seen the one raised must not miss the other, which is older than that.
+    """
+    holds: list[Hold] = []
+    seen: set[str] = set()
+    while new := [k async for k, _ in _keys(objects, paths.FORK_PREFIX) if k not in seen]:
+        seen.update(new)
+        for key in new:
+            hold = await _live_fork(objects, key)
+            holds += [hold] if hold else []
     return holds
 
 
@@ -260,3 +279,34 @@ async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
         return None
     what = f"fork {record.log!r}"
     return Hold(what, record.start, record.limit, record.first_seq_no, record.limit_seq_no)
+
+
+async def let_go(
+    objects: LogObjects, entropy: Entropy, manifest: Manifest, start: int, first_seq_no: int
+) -> None:
+    """Tell the ancestors of a fork that it needs nothing of theirs before `start` any more.
+
+    What its own pins hold it still needs; its forks hold for themselves. A hold only rises, and to
+    lose a race is harmless: the next collection tells them again.
+    """
+    tag = WriterTag.parse(manifest.writer)
+    if tag is None or not manifest.ancestors:
+        return
+    pins = await _live_pins(objects, entropy)
+    start, first_seq_no = min([(start, first_seq_no), *((p.start, p.first_seq_no) for p in pins)])
+    for ancestor in manifest.ancestors:
+        key = f"{ancestor.log}/{paths.fork(tag.incarnation)}"
+        try:
+            data, etag = await objects.store.get(key)
+        except NotFoundError:
+            continue
+        hold = decode(ForkRecord, data, key)
+        if min(start, hold.limit) > hold.start:
+            raised = msgspec.structs.replace(
+                hold,
+                start=min(start, hold.limit),
+                first_seq_no=min(max(hold.first_seq_no, first_seq_no), hold.limit_seq_no),
+                writer=f"cordwood/1 write={entropy.token()}",
+            )
+            with suppress(ConflictError):
+                await objects.store.put(key, encode(raised, key), Match(etag))

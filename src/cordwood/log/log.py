@@ -20,6 +20,7 @@ from cordwood.log.collect import Progress as CollectProgress
 from cordwood.log.cursors import Cursors
 from cordwood.log.destroy import Destroyer
 from cordwood.log.destroy import Progress as DestroyProgress
+from cordwood.log.fork import fork
 from cordwood.log.format import (
     GRACE_S_DEFAULT,
     Manifest,
@@ -250,6 +251,29 @@ class Log:
             entropy=self._entropy,
             progress=progress,
         )
+
+    # Another log with the same past.
+
+    async def fork(self, other: Log, start: int | None = None) -> None:
+        """Make `other` a log that begins as this one is now, and shares its files. See log/fork.py.
+
+        Both go on from here, each by itself; collecting one never harms the other. With `start`,
+        the fork begins at the fragment that holds this offset, or a fragment earlier. Cursors, pins
+        and the seal stay behind.
+
+        Raises:
+            AlreadyExistsError: `other` exists.
+            CollectedError: `start` has been collected, or is about to be.
+            ContendedError: somebody else forks onto `other`.
+            InvalidInputError: `other` lies in another store, or there is no such offset.
+        """
+        if not self.store.is_same_as(other.store):
+            raise InvalidInputError(
+                f"{other!r} lies in another store than {self!r}: a fork shares its parent's files",
+                hint="use copy, which moves them",
+            )
+        await verify_conditional_puts(other.store)
+        await fork(self._objects, other._objects, self._entropy, start)
 
     # What keeps a log small.
 

@@ -125,15 +125,18 @@ class LogObjects:
     async def read_node(self, pointer: NodePointer) -> Node:
         """The node behind a pointer, checked against it. One GET.
 
-        A fork that folds what it shares keeps the node itself: one GET more for those.
+        In a fork, a node over what it shares lies with whoever wrote it: the fork itself, its
+        parent, or a log further up. The nearest counts, so that a fork reads the very node that its
+        parent would: one GET more for each log in between.
         """
-        shared, own = self.key_of(pointer), self.key(pointer.path)
-        try:
-            return await self._read_node(shared, pointer)
-        except CorruptionError:
-            if shared == own:
-                raise
-            return await self._read_node(own, pointer)
+        above = [a.log for a in reversed(self._ancestors) if pointer.limit <= a.limit]
+        faults: list[CorruptionError] = []
+        for name in (self.name, *above):
+            try:
+                return await self._read_node(f"{name}/{pointer.path}", pointer)
+            except CorruptionError as error:
+                faults.append(error)
+        raise next((f for f in faults if f.code is not Code.MISSING_OBJECT), faults[-1])
 
     async def _read_node(self, key: str, pointer: NodePointer) -> Node:
         try:

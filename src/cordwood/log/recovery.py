@@ -144,7 +144,7 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
         # Rule 6. A power cut must not bring back a manifest that could still be appended to.
         await objects.sync([paths.MANIFEST])
         return Run(Tail.of(manifest), [], [], is_whole=True)
-    run = Run(await _tail_of(objects, manifest), [], [])
+    run = Run(await tail_of(objects, manifest), [], [])
     seq_no = run.tail.next_seq_no
     ahead: dict[int, bytes | None] = {}
     count = 1
@@ -175,7 +175,7 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     return run
 
 
-async def _tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
+async def tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
     """The tail of what a manifest names; if wal3 wrote it, with the time of its newest fragment."""
     tail = Tail.of(manifest)
     if tail.id or not manifest.fragments:

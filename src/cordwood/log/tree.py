@@ -25,21 +25,25 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from cordwood.base.errors import InternalError
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths
 from cordwood.log.format import (
+    FORK,
     GAPS,
     GRACE,
     GRACE_S_DEFAULT,
+    SEAL,
     ZERO,
+    Ancestor,
     Extension,
     Fragment,
     Manifest,
     Node,
     NodePointer,
+    Position,
     WriterTag,
 )
 
@@ -66,6 +70,37 @@ def empty(tag: WriterTag, *, grace_s: int = GRACE_S_DEFAULT) -> Manifest:
         nodes=(),
         fragments=(),
         cordwood=extension,
+    )
+
+
+def heir(
+    manifest: Manifest,
+    pointers: Sequence[NodePointer | Fragment],
+    oldest: int,
+    first_seq_no: int,
+    tag: WriterTag,
+    ancestors: tuple[Ancestor, ...] | UnsetType = UNSET,
+) -> Manifest:
+    """The first manifest of a log that begins with the end of another: a copy, or a fork.
+
+    Offsets and slots go on from there. Nothing of it was collected, and it is not sealed.
+    """
+    features = manifest.features - {FORK, SEAL} | ({FORK} if ancestors is not UNSET else set())
+    extension = Extension(
+        features=tuple(sorted(features)),
+        grace_s=manifest.grace_s if GRACE in features else UNSET,
+        fork=ancestors,
+    )
+    is_first = (oldest, first_seq_no) == (1, 1)
+    return Manifest(
+        setsum_hex=Setsum.sum([p.setsum_hex for p in pointers] or [ZERO]).hexdigest(),
+        acc_bytes=sum(p.num_bytes for p in pointers),
+        writer=str(tag),
+        nodes=tuple(p for p in pointers if isinstance(p, NodePointer)),
+        fragments=tuple(p for p in pointers if isinstance(p, Fragment)),
+        initial_offset_position=UNSET if is_first else Position(oldest),
+        initial_seq_no=UNSET if is_first else first_seq_no,
+        cordwood=extension if features else UNSET,
     )
 
 

@@ -100,6 +100,10 @@ class Store:
         inherited = [item for item in os.environ.items() if item[0].startswith(_CLOUD_VARIABLES)]
         return hash((self.url, repr(sorted(self._options.items())), repr(sorted(inherited))))
 
+    def is_same_as(self, other: Store) -> bool:
+        """Whether both are one place: what is put into one can be got from the other."""
+        return self == other and self.identity == other.identity
+
     @property
     def local(self) -> LocalReads | None:
         """The store itself, if it is a directory: then threads may read from it directly."""

@@ -131,6 +131,10 @@ class Log:
         )
         return portal.current().run(work)
 
+    def fork(self, other: Log, start: int | None = None) -> None:
+        """Make `other` a log that begins as this one is now, and shares its files."""
+        portal.current().run(self._log.fork(other._log, start))
+
     @property
     def cursors(self) -> Cursors:
         """Named positions, which hold back collection."""
