@@ -20,6 +20,8 @@ Rules:
 4. A fragment without a link (another program's) is adopted only in the first slot after the
    manifest, if its offsets fit.
 5. Before a manifest names an object that was found by reading, the object is synced.
+6. Where somebody wants to know of new records before they are named (`before_naming`), adoption
+   tells too, after it has read the manifest and before it swaps.
 
 Readers see only what the manifest names, so nothing is read before it was adopted.
 """
@@ -27,10 +29,11 @@ Readers see only what the manifest names, so nothing is read before it was adopt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import msgspec
 import pyarrow.compute as pc
 
 from cordwood.base.clock import Entropy
@@ -44,7 +47,7 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
-from cordwood.log.objects import LogObjects
+from cordwood.log.objects import Loaded, LogObjects
 
 SWAPS_MAX = 3
 """Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
@@ -56,6 +59,11 @@ SLOTS_AHEAD = 8
 
 UNKNOWN = ""
 """In place of a setsum: the fragment was collected."""
+
+
+BeforeNaming = Callable[[int], Awaitable[None]]
+"""Awaited, with the log's next offset, after a manifest was read and before the first of our swaps
+that name records on top of it. What it raises keeps them from being named."""
 
 
 class Tail(NamedTuple):
@@ -130,6 +138,8 @@ class Ground:
     tail: Tail
     named: bool
     """Whether the manifest names everything up to the tail."""
+    is_announced: bool = False
+    """Whether `before_naming` was awaited for it."""
 
 
 async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed]) -> Run:
@@ -216,6 +226,7 @@ async def find_ground(
     entropy: Entropy,
     own: Mapping[int, Landed],
     fold: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    before_naming: BeforeNaming | None = None,
 ) -> Ground:
     """Load the manifest and adopt what follows it; `fold` may make what is swapped smaller.
 
@@ -235,6 +246,8 @@ async def find_ground(
         if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
             return Ground(manifest, etag, run.tail, named=not run.adopted)
         await objects.sync(run.found)
+        if before_naming is not None:
+            await before_naming(manifest.next_offset)
         adopted = fold(adopt(manifest, run, entropy))
         try:
             etag = await objects.swap(adopted, etag)
@@ -242,7 +255,7 @@ async def find_ground(
             losses += 1
             continue
         if run.is_whole:
-            return Ground(adopted, etag, run.tail, named=True)
+            return Ground(adopted, etag, run.tail, named=True, is_announced=True)
 
 
 async def find_named(
@@ -284,7 +297,22 @@ async def _write_id(objects: LogObjects, fragment: Fragment) -> str | None:
     return link.id if link else None
 
 
-async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainError) -> int | None:
+async def fence(objects: LogObjects, entropy: Entropy, seen: Loaded) -> None:
+    """Replace a manifest by an equal one: who stood on it must look again before it names. One PUT.
+
+    Raises:
+        ConflictError: it has been replaced already, or nobody can know.
+    """
+    tag = next_tag(seen.manifest, Tail.of(seen.manifest), entropy)
+    await objects.swap(msgspec.structs.replace(seen.manifest, writer=str(tag)), seen.etag)
+
+
+async def find_write(
+    objects: LogObjects,
+    entropy: Entropy,
+    error: UncertainError,
+    before_naming: BeforeNaming | None = None,
+) -> int | None:
     """Where an append that ended in UncertainError is, or None if it never will be anywhere.
 
     Offsets are given once: when the log has passed the place where a fragment of the chain would
@@ -295,7 +323,8 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
     """
     if not error.chain:
         raise InvalidInputError("this error is not about an append", hint="read the log instead")
-    manifest = (await find_ground(objects, entropy, {})).manifest
+    ground = await find_ground(objects, entropy, {}, before_naming=before_naming)
+    manifest = ground.manifest
     place = error.chain[-1][0]
     if place < manifest.oldest_offset:
         raise _still_open(error, "the place where it would be has been collected", "")
