@@ -1,8 +1,8 @@
 """The roll-up: read a dirty log, keep what is still dirty, take away the rest. See fleet/dirty.py.
 
 It costs a few requests for each log that was marked: two GETs to look at it, and one PUT to fence
-it if its mark goes. What stays is appended again at the end, in one batch, with one more reinsertion
-and the time of its first mark, so that everything before can be collected.
+it if its mark goes. What stays is appended again at the end, in one batch, with the time of its
+first mark and one more reinsertion, so that everything before can be collected.
 """
 
 from __future__ import annotations
