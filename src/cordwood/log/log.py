@@ -32,7 +32,7 @@ from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
 from cordwood.log.reader import NO_LIMITS, Limits, Reader
-from cordwood.log.recovery import find_write
+from cordwood.log.recovery import BeforeNaming, find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.seal import Sealer
 from cordwood.log.writer import Writer
@@ -164,8 +164,18 @@ class Log:
             if not exist_ok:
                 raise
 
-    def writer(self, *, create: bool = False, options: Options = DEFAULT_OPTIONS) -> Writer:
-        """A writer, to be opened with `async with`. `create=True` makes a missing log first."""
+    def writer(
+        self,
+        *,
+        create: bool = False,
+        options: Options = DEFAULT_OPTIONS,
+        before_naming: BeforeNaming | None = None,
+    ) -> Writer:
+        """A writer, to be opened with `async with`. `create=True` makes a missing log first.
+
+        `before_naming` is awaited with the next offset before the writer adds to what others wrote:
+        if it raises, the records are not written. See `cordwood.fleet`.
+        """
 
         async def prepare() -> None:
             if create:
@@ -173,7 +183,8 @@ class Log:
             else:
                 await verify_conditional_puts(self.store)
 
-        return Writer(self._objects, options, self._clock, self._entropy, prepare)
+        clock, entropy = self._clock, self._entropy
+        return Writer(self._objects, options, clock, entropy, prepare, before_naming)
 
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `async with`. With `pin`, of what that pin holds."""

@@ -33,6 +33,10 @@ What a crash leaves behind at each step:
 A writer that finds the log **sealed** (log/seal.py) settles for the last time: what the sealed
 manifest names is acknowledged, everything else was certainly not written, and the writer ends.
 
+Whoever wants to know of new records before they are named (`before_naming`: the dirty log of a
+fleet) is told before the first slot is taken on new ground, so should that fail, nothing was
+written. Our own swaps continue that ground; somebody else's ends it.
+
 A writer that has not seen its manifest for half the log's grace interval reads it again before it
 takes a slot: a collection may have deleted old slots meanwhile (docs/formats/log.md).
 """
@@ -57,7 +61,15 @@ from cordwood.log.intents import Asker, TurnKeeper
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pace import Pace
-from cordwood.log.recovery import Ground, Tail, find_ground, find_named, next_tag
+from cordwood.log.recovery import (
+    BeforeNaming,
+    Ground,
+    Landed,
+    Tail,
+    find_ground,
+    find_named,
+    next_tag,
+)
 from cordwood.log.seal import sealed
 from cordwood.log.tasks import Tasks
 
@@ -85,11 +97,15 @@ class Pipeline:
         entropy: Entropy,
         queue: Queue,
         on_end: Callable[[StateError | None], None],
+        before_naming: BeforeNaming | None = None,
     ) -> None:
         """At rest until `start`. `on_end` is called should it break down, or find the log sealed.
 
         Then it takes no more appends; a seal comes with the error to refuse them with.
         """
+        self._before_naming = before_naming
+        self._is_announced = False
+        """Whether `before_naming` was awaited for the ground we stand on."""
         self._objects = objects
         self._options = options
         self._clock = clock
@@ -147,7 +163,7 @@ class Pipeline:
         """
         self._loop = asyncio.get_running_loop()
         started_s = self._clock.monotonic_s()
-        ground = await find_ground(self._objects, self._entropy, {})
+        ground = await self._find_ground({})
         if ground.manifest.seal is not None:
             raise sealed(self._objects.name, ground.manifest.seal)
         self._stand_on(ground, started_s)
@@ -225,6 +241,10 @@ class Pipeline:
         while self._queue and self._may_launch():
             if self._is_stale():
                 self._start_settling()
+                return
+            if self._before_naming is not None and not self._is_announced:
+                # Nothing of ours flies here: new ground is stood on when everything has landed.
+                self._settling = self._tasks.spawn(self._announce, self._before_naming)
                 return
             is_due = self._queue.has_full or self._is_quiet()
             due_s = self._pace.next_put_s if is_due else self._pace.next_part_s
@@ -420,7 +440,7 @@ class Pipeline:
             own = {f.seq_no: f.landed() for f in self._flights if f.stage is Stage.LANDED}
             while True:
                 started_s = self._clock.monotonic_s()
-                ground = await find_ground(self._objects, self._entropy, own, self._folder.apply)
+                ground = await self._find_ground(own)
                 if ground.named:
                     break
                 await self._asker.ask()
@@ -431,6 +451,20 @@ class Pipeline:
                 self._folder.start(ground.manifest)
             else:
                 self._end_sealed(sealed(self._objects.name, ground.manifest.seal))
+        except CordwoodError as error:
+            self._give_up(error)
+        self._settling = None
+        self._pump()
+
+    async def _find_ground(self, own: dict[int, Landed]) -> Ground:
+        told = self._before_naming
+        return await find_ground(self._objects, self._entropy, own, self._folder.apply, told)
+
+    async def _announce(self, before_naming: BeforeNaming) -> None:
+        """Tell who wants to know, before the first slot on new ground is taken."""
+        try:
+            await before_naming(self._manifest.next_offset)
+            self._is_announced = True
         except CordwoodError as error:
             self._give_up(error)
         self._settling = None
@@ -465,6 +499,8 @@ class Pipeline:
                 self._finish(flight.batch, flight.error)
 
     def _stand_on(self, ground: Ground, started_s: float) -> None:
+        is_same = self._is_announced and ground.etag == self._etag
+        self._is_announced = ground.is_announced or is_same
         self._manifest, self._etag, self._tail = ground.manifest, ground.etag, ground.tail
         self._validated_s = started_s
         self._needs_ground = not ground.named

@@ -22,6 +22,8 @@ Rules:
 5. Before a manifest names an object that was found by reading, the object is synced.
 6. Above a sealed manifest everything is void: nothing is adopted, for ever. The manifest is synced
    before anybody relies on that.
+7. Where somebody wants to know of new records before they are named (`before_naming`), adoption
+   tells too, after it has read the manifest and before it swaps.
 
 Readers see only what the manifest names, so nothing is read before it was adopted.
 """
@@ -29,10 +31,11 @@ Readers see only what the manifest names, so nothing is read before it was adopt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import msgspec
 import pyarrow.compute as pc
 
 from cordwood.base.clock import Entropy
@@ -46,7 +49,7 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
-from cordwood.log.objects import LogObjects
+from cordwood.log.objects import Loaded, LogObjects
 
 SWAPS_MAX = 3
 """Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
@@ -58,6 +61,11 @@ SLOTS_AHEAD = 8
 
 UNKNOWN = ""
 """In place of a setsum: the fragment was collected."""
+
+
+BeforeNaming = Callable[[int], Awaitable[None]]
+"""Awaited, with the log's next offset, after a manifest was read and before the first of our swaps
+that name records on top of it. What it raises keeps them from being named."""
 
 
 class Tail(NamedTuple):
@@ -132,6 +140,8 @@ class Ground:
     tail: Tail
     named: bool
     """Whether the manifest names everything up to the tail."""
+    is_announced: bool = False
+    """Whether `before_naming` was awaited for it."""
 
 
 async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed]) -> Run:
@@ -222,6 +232,7 @@ async def find_ground(
     entropy: Entropy,
     own: Mapping[int, Landed],
     fold: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    before_naming: BeforeNaming | None = None,
 ) -> Ground:
     """Load the manifest and adopt what follows it; `fold` may make what is swapped smaller.
 
@@ -241,6 +252,8 @@ async def find_ground(
         if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
             return Ground(manifest, etag, run.tail, named=not run.adopted)
         await objects.sync(run.found)
+        if before_naming is not None:
+            await before_naming(manifest.next_offset)
         adopted = fold(adopt(manifest, run, entropy))
         try:
             etag = await objects.swap(adopted, etag)
@@ -248,7 +261,7 @@ async def find_ground(
             losses += 1
             continue
         if run.is_whole:
-            return Ground(adopted, etag, run.tail, named=True)
+            return Ground(adopted, etag, run.tail, named=True, is_announced=True)
 
 
 async def find_named(
@@ -290,7 +303,22 @@ async def _write_id(objects: LogObjects, fragment: Fragment) -> str | None:
     return link.id if link else None
 
 
-async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainError) -> int | None:
+async def fence(objects: LogObjects, entropy: Entropy, seen: Loaded) -> None:
+    """Replace a manifest by an equal one: who stood on it must look again before it names. One PUT.
+
+    Raises:
+        ConflictError: it has been replaced already, or nobody can know.
+    """
+    tag = next_tag(seen.manifest, Tail.of(seen.manifest), entropy)
+    await objects.swap(msgspec.structs.replace(seen.manifest, writer=str(tag)), seen.etag)
+
+
+async def find_write(
+    objects: LogObjects,
+    entropy: Entropy,
+    error: UncertainError,
+    before_naming: BeforeNaming | None = None,
+) -> int | None:
     """Where an append that ended in UncertainError is, or None if it never will be anywhere.
 
     Offsets are given once: when the log has passed the place where a fragment of the chain would
@@ -302,7 +330,8 @@ async def find_write(objects: LogObjects, entropy: Entropy, error: UncertainErro
     """
     if not error.chain:
         raise InvalidInputError("this error is not about an append", hint="read the log instead")
-    manifest = (await find_ground(objects, entropy, {})).manifest
+    ground = await find_ground(objects, entropy, {}, before_naming=before_naming)
+    manifest = ground.manifest
     place = error.chain[-1][0]
     if place < manifest.oldest_offset:
         raise _still_open(error, "the place where it would be has been collected", "")

@@ -30,6 +30,7 @@ from cordwood.log.records import (
     content_of_arrow,
     content_of_bodies,
 )
+from cordwood.log.recovery import BeforeNaming
 
 ROW_BYTES = 16
 """What a record costs beside its body (offset, timestamp): bounds batches of empty records."""
@@ -57,6 +58,7 @@ class Writer:
         clock: Clock,
         entropy: Entropy,
         prepare: Callable[[], Coroutine[Any, Any, None]],
+        before_naming: BeforeNaming | None = None,
     ) -> None:
         """Not open yet. `prepare` runs first when it is opened (it may create the log)."""
         self._prepare = prepare
@@ -65,7 +67,9 @@ class Writer:
         """Why it ended by itself, if a seal ended it."""
         self._loop: asyncio.AbstractEventLoop
         self._queue = Queue(options.batch_bytes, options.queue_bytes)
-        self._pipeline = Pipeline(objects, options, clock, entropy, self._queue, self._end)
+        self._pipeline = Pipeline(
+            objects, options, clock, entropy, self._queue, self._end, before_naming
+        )
 
     # Life.
 
@@ -91,6 +95,11 @@ class Writer:
             raise StateError("this writer was closed while it was being opened", code=Code.CLOSED)
         self._life = _Life.OPEN
         return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes records: opened, not closed, and not ended by a failure."""
+        return self._life is _Life.OPEN
 
     async def close(self) -> None:
         """Wait until everything appended is durable or has failed; then no more is taken."""

@@ -29,6 +29,7 @@ from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
 from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.log.records import Headers, Record, check_record, iter_records
+from cordwood.log.recovery import BeforeNaming
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.store.url import Store
 
@@ -96,9 +97,16 @@ class Log:
         work = self._log.create(exist_ok=exist_ok, protocol=protocol, grace_s=grace_s)
         portal.current().run(work)
 
-    def writer(self, *, create: bool = False, options: Options = DEFAULT_OPTIONS) -> Writer:
-        """A writer, to be opened with `with`."""
-        return Writer(self._log.writer(create=create, options=options))
+    def writer(
+        self,
+        *,
+        create: bool = False,
+        options: Options = DEFAULT_OPTIONS,
+        before_naming: BeforeNaming | None = None,
+    ) -> Writer:
+        """A writer, to be opened with `with`. `before_naming` is awaited on the background loop."""
+        work = self._log.writer(create=create, options=options, before_naming=before_naming)
+        return Writer(work)
 
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `with`. With `pin`, of what that pin holds."""
@@ -281,6 +289,11 @@ class Writer:
         self._handed_bytes = 0
         """What `append_soon` has handed to the loop and the writer has not taken yet."""
         self._taken = threading.Condition()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes records."""
+        return self._writer.is_open
 
     def open(self) -> Self:
         """Open, recover, adopt."""
