@@ -74,7 +74,8 @@ async def plan_cut(
 ) -> Cut | None:
     """How to cut a log so that `offset` and everything after it stays; None if nothing would go.
 
-    With `max_fragments` about so many go at most: a node counts as full. Reads one node per level.
+    With `max_fragments` about so many go at most: a node counts as full, and one may be added so
+    that none is left alone. Reads one node per level.
     """
     cut = Cut(0, 0, ())
     budget = max_fragments if max_fragments is not None else 2**63
@@ -110,9 +111,16 @@ async def _keep(
         node = await objects.read_node(pointer)
         below = await _keep(objects, node.children, offset, writer, cut, budget)
         if len(below) == 1 and isinstance(below[0], Fragment) and len(cut.dropped) > before:
-            last = cut.dropped[-1]
-            assert isinstance(last, Fragment)
-            below.insert(0, cut.dropped.pop())
+            if below[0].limit <= offset:
+                # Only the budget kept it. It goes as well, or the next cut would stand here again.
+                below = []
+            else:
+                below.insert(0, cut.dropped.pop())
+        if not below:
+            # It had no more children than the budget, or one: it goes whole.
+            cut.dropped[before:] = [pointer]
+            budget -= size
+            continue
         if len(cut.dropped) == before:
             return rest
         cut.replaced.append(pointer)
