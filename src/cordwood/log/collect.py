@@ -30,12 +30,11 @@ The cost is one request for each thing deleted and a few for each level of the t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import Struct
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -44,21 +43,14 @@ from cordwood.base.errors import (
     ConflictError,
     CorruptionError,
     InvalidInputError,
-    NotFoundError,
     StateError,
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cursors import Cursors
 from cordwood.log.cut import Cut, make_cut, nodes_below
-from cordwood.log.format import (
-    FORMAT,
-    Manifest,
-    NodePointer,
-    Position,
-    decode,
-    encode,
-)
+from cordwood.log.deletion import Deleter, Held, Progress, Slots
+from cordwood.log.format import Manifest, Position, encode
 from cordwood.log.garbage import (
     Garbage,
     GarbageExtension,
@@ -69,7 +61,7 @@ from cordwood.log.garbage import (
     is_applied,
     load_garbage,
 )
-from cordwood.log.holds import Hold, let_go, live_holds, store_time_us
+from cordwood.log.holds import age_us, let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Tail, next_tag
@@ -77,8 +69,6 @@ from cordwood.store.api import Match, PutMode
 
 FRAGMENTS_MAX = 10_000
 """Fragments that one pass frees, about: GARBAGE, and what a crash repeats, stay small."""
-
-DELETES_AT_ONCE = 500
 
 TRIES_MAX = 5
 """Times a pass begins again because the log changed under it."""
@@ -103,33 +93,6 @@ class CollectReport:
     """Which pins and forks kept something from being deleted."""
     due_s: float = 0.0
     """How long until what was unlinked may be deleted."""
-
-
-class HeldSlots(Struct, frozen=True, forbid_unknown_fields=True):
-    """Slots that a hold kept from being deleted."""
-
-    start: int
-    limit: int
-    """In offsets."""
-    first_seq_no: int
-    limit_seq_no: int
-
-
-class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The object gc/HELD-<nonce>: unlinked, not yet deleted."""
-
-    format: int = FORMAT
-    slots: tuple[HeldSlots, ...]
-    nodes: tuple[NodePointer, ...]
-
-    def check(self, where: str, *, writing: bool) -> None:
-        """Raise unless it can be one."""
-        if self.format != FORMAT or any(s.first_seq_no > s.limit_seq_no for s in self.slots):
-            raise CorruptionError(f"{where}: not a list of what is held", where=where)
-
-
-Progress = Callable[[int, int], None]
-"""Called with how many objects were deleted, and how many will be."""
 
 
 class Collector:
@@ -159,13 +122,17 @@ class Collector:
         max_fragments: int = FRAGMENTS_MAX,
         max_share: float = 1.0,
     ) -> Garbage:
-        """Write down what goes; what is written down already is left as it is.
+        """Write down what goes; what is written down already is left as it is, if it may go.
 
         Raises:
             StateError: the log has no cursor, or more than `max_share` of its bytes would go.
         """
+        _check_limits(keep_from, max_fragments, max_share)
         for _ in range(TRIES_MAX):
             seen = await self._load()
+            if _takes_too_much(seen.garbage, keep_from):
+                await self._cancel(seen)
+                continue
             if seen.garbage.is_pending:
                 return seen.garbage
             manifest, etag = await self._objects.load()
@@ -196,8 +163,6 @@ class Collector:
                 code=Code.NO_CURSOR,
                 hint="make one with cursors.init(name, offset): what lies before every cursor goes",
             )
-        if keep_from is not None and keep_from < 0:
-            raise InvalidInputError(f"keep_from is an offset, not {keep_from!r}")
         positions = [witness.offset for witness in cursors.values()]
         return min(positions if keep_from is None else [*positions, keep_from])
 
@@ -313,6 +278,7 @@ class Collector:
             grace_s: wait at least so long; the log's own grace interval holds in any case.
             rate: objects deleted per second at most.
         """
+        _check_pace(grace_s, rate)
         report = CollectReport()
         garbage, etag = await self._load()
         if garbage.phase is not Phase.UNLINKED:
@@ -320,19 +286,16 @@ class Collector:
         manifest, _ = await self._objects.load()
         unlinked_us = (await self._objects.store.head(self._objects.key(paths.GARBAGE))).modified_us
         now_us = await store_time_us(self._objects, self._entropy)
-        report.due_s = max(manifest.grace_s, grace_s) - (now_us - unlinked_us) / 1_000_000
+        report.due_s = max(manifest.grace_s, grace_s) - age_us(unlinked_us, now_us) / 1_000_000
         if report.due_s > 0:
             return garbage, report
         report.due_s = 0.0
         await self._prove(manifest, garbage)
         first_own = manifest.ancestors[-1].seq_no if manifest.ancestors else 0
-        slots = HeldSlots(
-            0,
-            garbage.first_to_keep.offset,
-            max(garbage.drop_start, first_own),
-            max(garbage.drop_limit, first_own),
-        )
-        await self._delete([slots], garbage.nodes_to_drop, garbage.nonce, rate, report)
+        slots = Slots(max(garbage.drop_start, first_own), max(garbage.drop_limit, first_own))
+        deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
+        await deleter.delete(Held(slots=(slots,), nodes=garbage.nodes_to_drop), garbage.nonce)
+        report.deleted, report.held = deleter.done.count, deleter.done.held
         place = garbage.first_to_keep.offset, garbage.drop_limit
         await let_go(self._objects, self._entropy, manifest, *place)
         with suppress(ConflictError):
@@ -360,67 +323,6 @@ class Collector:
                     f"move it to {first} or later",
                 )
 
-    async def _delete(
-        self,
-        slots: Sequence[HeldSlots],
-        nodes: Sequence[NodePointer],
-        nonce: str,
-        rate: float | None,
-        report: CollectReport,
-    ) -> None:
-        """Delete these, but for what is held; that is written down first."""
-        holds = await live_holds(self._objects, self._entropy)
-        kept_slots = [k for s in slots for k in _held_slots(s, holds)]
-        kept_nodes = [n for n in nodes if any(_overlaps(n.start, n.limit, h) for h in holds)]
-        for hold in holds:
-            is_needed = any(_overlaps(s.start, s.limit, hold) for s in kept_slots)
-            if is_needed and hold.what not in report.held:
-                report.held.append(hold.what)
-        key = self._objects.key(paths.held(nonce))
-        if kept_slots or kept_nodes:
-            held = Held(slots=tuple(kept_slots), nodes=tuple(kept_nodes))
-            await self._objects.store.put(key, encode(held, key), "overwrite")
-        stay = {number for s in kept_slots for number in range(s.first_seq_no, s.limit_seq_no)}
-        kept_paths = {node.path for node in kept_nodes}
-        keys = [
-            self._objects.key(paths.fragment(number))
-            for s in slots
-            for number in range(s.first_seq_no, s.limit_seq_no)
-            if number not in stay
-        ]
-        keys += [self._objects.key(n.path) for n in nodes if n.path not in kept_paths]
-        await self._delete_keys(keys, rate, report)
-        if not kept_slots and not kept_nodes:
-            await self._objects.store.delete([key])
-
-    async def _delete_keys(
-        self, keys: Sequence[str], rate: float | None, report: CollectReport
-    ) -> None:
-        step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
-        for i in range(0, len(keys), step):
-            batch = keys[i : i + step]
-            await self._objects.store.delete(batch)
-            report.deleted += len(batch)
-            if self._progress is not None:
-                self._progress(report.deleted, len(keys))
-            if rate is not None and i + step < len(keys):
-                await asyncio.sleep(len(batch) / rate)
-
-    async def sweep_held(self, *, rate: float | None = None) -> CollectReport:
-        """Delete what earlier collections left because it was held, and is held no more."""
-        report = CollectReport()
-        found = [meta.key async for meta in self._objects.list(paths.HELD_PREFIX)]
-        for key in found:
-            try:
-                data, _ = await self._objects.store.get(key)
-            except NotFoundError:
-                continue
-            held = decode(Held, data, key)
-            nonce = key.removeprefix(self._objects.key(paths.HELD_PREFIX))
-            await self._delete(held.slots, held.nodes, nonce, rate, report)
-        await self._let_go()
-        return report
-
     async def _let_go(self) -> None:
         """Let the ancestors of a fork free what it does not need, once nothing is being collected.
 
@@ -430,6 +332,13 @@ class Collector:
         if manifest.ancestors and not (await self._load()).garbage.is_pending:
             place = manifest.oldest_offset, manifest.first_seq_no
             await let_go(self._objects, self._entropy, manifest, *place)
+
+    async def sweep_held(self, *, rate: float | None = None) -> CollectReport:
+        """Delete what earlier collections left because it was held, and is held no more."""
+        deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
+        await deleter.delete_held((await self._load()).garbage.nonce)
+        await self._let_go()
+        return CollectReport(deleted=deleter.done.count, held=deleter.done.held)
 
     # All of it.
 
@@ -448,6 +357,8 @@ class Collector:
         It waits for the grace interval only if that takes `wait_s` at most; otherwise the report
         says when to come back, and the next collection goes on.
         """
+        _check_limits(keep_from, max_fragments, max_share)
+        _check_pace(grace_s, rate)
         total = CollectReport()
         before, _ = await self._objects.load()
         _add(total, await self.sweep_held(rate=rate))
@@ -463,10 +374,12 @@ class Collector:
             if not garbage.is_pending:
                 break
             garbage = await self.unlink()
-        garbage, swept = await self.sweep(grace_s=grace_s, rate=rate)
-        if 0 < swept.due_s <= wait_s:
+        _, swept = await self.sweep(grace_s=grace_s, rate=rate)
+        while 0 < swept.due_s <= wait_s:
+            # The store's clock may count in whole seconds, so once may not be enough.
+            wait_s -= swept.due_s
             await asyncio.sleep(swept.due_s)
-            garbage, swept = await self.sweep(grace_s=grace_s, rate=rate)
+            _, swept = await self.sweep(grace_s=grace_s, rate=rate)
         _add(total, swept)
         after, _ = await self._objects.load()
         total.phase = Phase.UNLINKED if total.due_s > 0 else Phase.EMPTY
@@ -537,24 +450,30 @@ def _check_share(cut: Cut, manifest: Manifest, max_share: float) -> None:
         )
 
 
+def _check_limits(keep_from: int | None, max_fragments: int, max_share: float) -> None:
+    if keep_from is not None and (type(keep_from) is not int or keep_from < 0):
+        raise InvalidInputError(f"keep_from is an offset, not {keep_from!r}")
+    if type(max_fragments) is not int or max_fragments < 1:
+        raise InvalidInputError(f"max_fragments is a number of at least 1, not {max_fragments!r}")
+    if not 0 <= max_share <= 1:
+        raise InvalidInputError(f"max_share is a number from 0 to 1, not {max_share!r}")
+
+
+def _check_pace(grace_s: float, rate: float | None) -> None:
+    if not 0 <= grace_s < math.inf:
+        raise InvalidInputError(f"grace_s is a number of seconds, not {grace_s!r}")
+    if rate is not None and not 0 < rate < math.inf:
+        raise InvalidInputError(f"rate is a number of objects per second, not {rate!r}")
+
+
+def _takes_too_much(garbage: Garbage, keep_from: int | None) -> bool:
+    """Whether what somebody marked is more than this caller lets go."""
+    is_marked = garbage.phase in {Phase.MARKED, Phase.CANCELLED}
+    return is_marked and keep_from is not None and garbage.first_to_keep.offset > keep_from
+
+
 def _bytes_of(manifest: Manifest) -> int:
     return sum(pointer.num_bytes for pointer in tree.roots(manifest))
-
-
-def _overlaps(start: int, limit: int, hold: Hold) -> bool:
-    return max(start, hold.start) < min(limit, hold.limit)
-
-
-def _held_slots(slots: HeldSlots, holds: Iterable[Hold]) -> list[HeldSlots]:
-    """The parts of a run of slots that are held."""
-    kept = []
-    for hold in holds:
-        first = max(slots.first_seq_no, hold.first_seq_no)
-        limit = min(slots.limit_seq_no, hold.limit_seq_no)
-        if first < limit:
-            start, end = max(slots.start, hold.start), min(slots.limit, hold.limit)
-            kept.append(HeldSlots(start, max(start, end), first, limit))
-    return kept
 
 
 def _add(total: CollectReport, part: CollectReport) -> None:

@@ -10,7 +10,9 @@ late for that, so it counts only after this::
     write the cursor ─▶ read GARBAGE ─▶ read MANIFEST       (in this order; log/collect.py)
                         either past it: withdraw, CollectedError
 
-Until then the object says `unproved`, and whoever moves it on proves its own position first.
+Until then the object says `unproved`. It goes on saying so, because nobody writes it again for that
+alone; whoever loads it and moves it on proves first, by the same two reads, that the position it
+found holds. (It was in the store before them, and the compare-and-swap shows that it stayed there.)
 
 To delete a cursor is to move it, by the same compare-and-swap, behind every record there can be: an
 object that is really deleted could be one that somebody else just made under the same name.
@@ -21,6 +23,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
+import msgspec
 from msgspec import Struct
 
 from cordwood.base.clock import Clock, Entropy
@@ -76,6 +79,10 @@ class Witness(Struct, frozen=True):
         """Whether its position is known to hold back collection."""
         return not self.writer.endswith(UNPROVED)
 
+    def proved(self) -> Witness:
+        """The same, now that this is known."""
+        return msgspec.structs.replace(self, writer=self.writer.removesuffix(UNPROVED))
+
 
 class Cursors:
     """The cursors of one log: `log.cursors`."""
@@ -98,15 +105,14 @@ class Cursors:
         try:
             witness = await self._write(name, offset, "create", proved=False)
         except AlreadyExistsError:
-            there = await self._look(name)
+            there = await self._look(name, self._key(name))
             if there is None or there.offset != DELETED:
                 raise AlreadyExistsError(
                     f"the cursor {name!r} of log {self._objects.name!r} exists",
                     hint="load it, and save it with its witness",
                 ) from None
             witness = await self._write(name, offset, Match(there.etag), proved=False)
-        await self._prove(witness, DELETED)
-        return witness
+        return await self._prove(witness, DELETED)
 
     async def load(self, name: str) -> Witness:
         """The cursor as it is now. One GET.
@@ -114,7 +120,7 @@ class Cursors:
         Raises:
             NotFoundError: there is none.
         """
-        witness = await self._look(name)
+        witness = await self._look(name, self._key(name))
         if witness is None or witness.offset == DELETED:
             raise NotFoundError(
                 f"log {self._objects.name!r} has no cursor named {name!r}",
@@ -123,7 +129,7 @@ class Cursors:
         return witness
 
     async def save(self, name: str, offset: int, witness: Witness) -> Witness:
-        """Move a cursor. One PUT; two GETs more if it moves back.
+        """Move a cursor. One PUT; a few GETs more if it moves back, or is not proved yet.
 
         Raises:
             ContendedError: somebody else moved it since the witness was given: load it again.
@@ -131,13 +137,13 @@ class Cursors:
         """
         if witness.name != name:
             raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
-        is_proved = offset >= witness.offset and witness.is_proved
-        if not is_proved:
-            await self._check_offset(offset)
-        saved = await self._write(name, offset, Match(witness.etag), proved=is_proved)
-        if not is_proved:
-            await self._prove(saved, witness.offset if witness.is_proved else DELETED)
-        return saved
+        _check(offset)
+        holds = witness.is_proved or await self._holds(witness)
+        if holds and offset >= witness.offset:
+            return await self._write(name, offset, Match(witness.etag), proved=True)
+        await self._check_offset(offset)
+        saved = await self._write(name, offset, Match(witness.etag), proved=False)
+        return await self._prove(saved, witness.offset if holds else DELETED)
 
     async def delete(self, name: str, witness: Witness) -> None:
         """Delete a cursor: it holds nothing back any more. One PUT.
@@ -167,7 +173,7 @@ class Cursors:
                     where=meta.key,
                     hint="move it away: nobody can tell what it holds back",
                 )
-            witness = await self._look(name)
+            witness = await self._look(name, meta.key)
             if witness is not None and witness.offset != DELETED:
                 found[name] = witness
         return found
@@ -175,14 +181,13 @@ class Cursors:
     # Below.
 
     def _key(self, name: str) -> str:
-        if _NAME.fullmatch(str(name)) is None:
+        if type(name) is not str or _NAME.fullmatch(name) is None:
             raise InvalidInputError(
-                f"{name!r} cannot name a cursor", hint="use letters, digits and _"
+                f"{name!r} cannot name a cursor", hint="use letters, digits and _, 128 at most"
             )
         return self._objects.key(paths.cursor(name))
 
-    async def _look(self, name: str) -> Witness | None:
-        key = self._key(name)
+    async def _look(self, name: str, key: str) -> Witness | None:
         try:
             data, etag = await self._objects.store.get(key)
         except NotFoundError:
@@ -205,8 +210,7 @@ class Cursors:
         return Witness(name, offset, etag, record.epoch_us, writer)
 
     async def _check_offset(self, offset: int) -> None:
-        if type(offset) is not int or not 0 <= offset < DELETED:
-            raise InvalidInputError(f"a cursor stands at an offset, not at {offset!r}")
+        _check(offset)
         manifest, _ = await self._objects.load()
         if offset > manifest.next_offset:
             raise InvalidInputError(
@@ -215,7 +219,15 @@ class Cursors:
         if offset < manifest.oldest_offset:
             raise collected(self._objects.name, offset, manifest.oldest_offset)
 
-    async def _prove(self, witness: Witness, fallback: int) -> None:
+    async def _holds(self, witness: Witness) -> bool:
+        """Whether a position that nobody proved yet holds all the same."""
+        try:
+            await prove_not_collected(self._objects, witness.offset)
+        except CollectedError:
+            return False
+        return True
+
+    async def _prove(self, witness: Witness, fallback: int) -> Witness:
         """A new or backward position counts only if no collection is past it; else withdraw it."""
         try:
             await prove_not_collected(self._objects, witness.offset)
@@ -224,3 +236,9 @@ class Cursors:
             with suppress(ContendedError):
                 await self._write(witness.name, fallback, Match(witness.etag), proved=True)
             raise
+        return witness.proved()
+
+
+def _check(offset: int) -> None:
+    if type(offset) is not int or not 0 <= offset < DELETED:
+        raise InvalidInputError(f"a cursor stands at an offset, not at {offset!r}")

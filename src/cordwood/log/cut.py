@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
 from cordwood.log.format import ZERO, Fragment, Manifest, Node, NodePointer
@@ -76,7 +76,8 @@ async def plan_cut(
 ) -> Cut | None:
     """How to cut a log so that `offset` and everything after it stays; None if nothing would go.
 
-    With `max_fragments` about so many go at most: a node counts as full. Reads one node per level.
+    With `max_fragments` about so many go at most: a node counts as full, and one may be added so
+    that none is left alone. Reads one node per level.
     """
     cut = Cut(0, 0, ())
     budget = max_fragments if max_fragments is not None else 2**63
@@ -100,15 +101,21 @@ async def make_cut(
 ) -> Cut | None:
     """`plan_cut`, with what it makes written: into the log itself, or into another one."""
     target = objects if into is None else into
+    budget = max_fragments
     while True:
-        cut = await plan_cut(objects, manifest, offset, writer, max_fragments)
+        cut = await plan_cut(objects, manifest, offset, writer, budget)
         if cut is None:
             return None
+        num_slots = cut.first_seq_no - manifest.first_seq_no
+        if max_fragments and budget and budget > 1 and num_slots > 2 * max_fragments:
+            # Nodes that another program made hold more than ours would.
+            budget //= 2
+            continue
         try:
             for node in cut.made:
                 await target.write_node(node)
-        except AlreadyExistsError:
-            # A node of another shape has the name: keep a fragment more.
+        except (AlreadyExistsError, CorruptionError):
+            # A node of another shape, or something damaged, has the name: keep a fragment more.
             offset = cut.dropped[-1].start
         else:
             return cut
@@ -169,15 +176,17 @@ async def _keep(
         before = len(cut.dropped)
         node = await objects.read_node(pointer)
         below = await _keep(objects, node.children, offset, writer, cut, budget)
+        if len(below) == 1 and isinstance(below[0], Fragment) and len(cut.dropped) > before:
+            if below[0].limit <= offset:
+                # Only the budget kept it. It goes as well, or the next cut would stand here again.
+                below = []
+            else:
+                below.insert(0, cut.dropped.pop())
         if not below:
             # It had less in it than it might have: it goes whole.
             budget -= sum(map(_size, cut.dropped[before:]))
             cut.dropped[before:] = [pointer]
             continue
-        if len(below) == 1 and isinstance(below[0], Fragment) and len(cut.dropped) > before:
-            last = cut.dropped[-1]
-            assert isinstance(last, Fragment)
-            below.insert(0, cut.dropped.pop())
         if len(cut.dropped) == before:
             return rest
         cut.replaced.append(pointer)

@@ -15,7 +15,7 @@ therefore fails, and never revives what is gone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -181,23 +181,25 @@ async def store_time_us(objects: LogObjects, entropy: Entropy) -> int:
     return (await objects.store.head(key)).modified_us
 
 
+def age_us(modified_us: int, now_us: int) -> int:
+    """How long ago something was written, at least. Some stores keep whole seconds."""
+    is_whole = modified_us % 1_000_000 == 0
+    return now_us - modified_us - (1_000_000 if is_whole else 0)
+
+
 async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
     """Every hold that counts now; those that are over are ended first.
 
-    One LIST for each kind, one GET for each hold, and one more for each fork.
+    One LIST for each kind, a GET and a HEAD for each pin, two GETs for each fork.
     """
     return [*await _live_pins(objects, entropy), *await _live_forks(objects)]
 
 
 async def _live_pins(objects: LogObjects, entropy: Entropy) -> list[Hold]:
-    holds: list[Hold] = []
-    now_us: int | None = None
-    async for key, modified_us in _keys(objects, paths.PIN_PREFIX):
-        if now_us is None:
-            now_us = await store_time_us(objects, entropy)
-        hold = await _live_pin(objects, key, modified_us, now_us, entropy)
-        holds += [hold] if hold else []
-    return holds
+    pins = [meta.key async for meta in objects.list(paths.PIN_PREFIX)]
+    now_us = await store_time_us(objects, entropy) if pins else 0
+    found = [await _live_pin(objects, key, now_us, entropy) for key in pins]
+    return [hold for hold in found if hold]
 
 
 async def _live_forks(objects: LogObjects) -> list[Hold]:
@@ -208,30 +210,25 @@ async def _live_forks(objects: LogObjects) -> list[Hold]:
     """
     holds: list[Hold] = []
     seen: set[str] = set()
-    while new := [k async for k, _ in _keys(objects, paths.FORK_PREFIX) if k not in seen]:
+    while new := [m.key async for m in objects.list(paths.FORK_PREFIX) if m.key not in seen]:
         seen.update(new)
-        for key in new:
-            hold = await _live_fork(objects, key)
-            holds += [hold] if hold else []
+        found = [await _live_fork(objects, key) for key in new]
+        holds += [hold for hold in found if hold]
     return holds
 
 
-async def _keys(objects: LogObjects, prefix: str) -> AsyncGenerator[tuple[str, int], None]:
-    async for meta in objects.list(prefix):
-        yield meta.key, meta.modified_us
-
-
-async def _live_pin(
-    objects: LogObjects, key: str, modified_us: int, now_us: int, entropy: Entropy
-) -> Hold | None:
+async def _live_pin(objects: LogObjects, key: str, now_us: int, entropy: Entropy) -> Hold | None:
     try:
         data, etag = await objects.store.get(key)
+        pin = decode(PinRecord, data, key)
+        if pin.ended:
+            return None
+        meta = await objects.store.head(key)
     except NotFoundError:
         return None
-    pin = decode(PinRecord, data, key)
-    if pin.ended:
-        return None
-    if now_us - modified_us > pin.ttl_s * 1_000_000:
+    # Another etag: it was renewed a moment ago. Its age is that of the object we have read, and no
+    # other (a list may be older), or a pin would be ended that its owner has just renewed.
+    if meta.etag == etag and age_us(meta.modified_us, now_us) > pin.ttl_s * 1_000_000:
         try:
             await objects.store.put(key, encode(ended(pin, entropy), key), Match(etag))
         except ConflictError:

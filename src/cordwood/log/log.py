@@ -16,8 +16,8 @@ from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
-from cordwood.log.collect import Progress as CollectProgress
 from cordwood.log.cursors import Cursors
+from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Destroyer
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.fork import fork

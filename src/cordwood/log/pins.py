@@ -17,6 +17,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
     ConflictError,
+    ContendedError,
     CorruptionError,
     InvalidInputError,
     NotFoundError,
@@ -25,6 +26,7 @@ from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, NodePointer, decode, encode
 from cordwood.log.holds import (
     PinRecord,
+    age_us,
     collected,
     cover,
     ended,
@@ -135,7 +137,11 @@ async def make_pin(
         now, _ = await objects.load()
         raise collected(objects.name, start, now.oldest_offset) from error
     record = _record(pointers, first_seq_no, limit_seq_no, ttl_s, entropy)
-    etag = await objects.store.put(key, encode(record, key), await _mode(objects, entropy, key))
+    mode = await _mode(objects, entropy, name)
+    try:
+        etag = await objects.store.put(key, encode(record, key), mode)
+    except (AlreadyExistsError, ContendedError) as error:
+        raise _taken(objects, name) from error
     pin = Pin(objects, entropy, name, record, etag)
     try:
         await prove_not_collected(objects, record.start)
@@ -194,20 +200,27 @@ async def list_pins(objects: LogObjects) -> dict[str, PinRecord]:
     return found
 
 
-async def _mode(objects: LogObjects, entropy: Entropy, key: str) -> PutMode:
+async def _mode(objects: LogObjects, entropy: Entropy, name: str) -> PutMode:
     """How to put a pin: a name is free if it was never used, or its pin has ended or expired."""
+    key = _key(objects, name)
     try:
         data, etag = await objects.store.get(key)
     except NotFoundError:
         return "create"
     there = decode(PinRecord, data, key)
     if not there.ended:
-        age_us = await store_time_us(objects, entropy) - (await objects.store.head(key)).modified_us
-        if age_us <= there.ttl_s * 1_000_000:
-            raise AlreadyExistsError(
-                f"there is a pin {key!r} that has not ended", hint="release it, or use another name"
-            )
+        now_us = await store_time_us(objects, entropy)
+        modified_us = (await objects.store.head(key)).modified_us
+        if age_us(modified_us, now_us) <= there.ttl_s * 1_000_000:
+            raise _taken(objects, name)
     return Match(etag)
+
+
+def _taken(objects: LogObjects, name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"there is a pin {name!r} of log {objects.name!r} that has not ended",
+        hint="release it, or use another name",
+    )
 
 
 def _record(
@@ -238,8 +251,10 @@ def _writer(entropy: Entropy) -> str:
 
 
 def _key(objects: LogObjects, name: str) -> str:
-    if _NAME.fullmatch(str(name)) is None:
-        raise InvalidInputError(f"{name!r} cannot name a pin", hint="use letters, digits and _")
+    if type(name) is not str or _NAME.fullmatch(name) is None:
+        raise InvalidInputError(
+            f"{name!r} cannot name a pin", hint="use letters, digits and _, 128 at most"
+        )
     return objects.key(paths.pin(name))
 
 

@@ -122,13 +122,16 @@ class Reader:
         """The records of a fragment: offset, timestamp_us, body, and key, headers, stream if any.
 
         Raises:
+            CollectedError: it has been collected since the scan.
             CorruptionError: it is missing, or not what the manifest says.
         """
-        return await fetch_table(self._objects, fragment, verify=self._checks(verify))
+        work = fetch_table(self._objects, fragment, verify=self._checks(verify))
+        return await self._unless_collected(work, _view_of(fragment))
 
     async def fetch_bytes(self, fragment: Fragment) -> bytes:
-        """The object as stored, unchecked."""
-        return bytes(await self._objects.get_fragment(fragment))
+        """The object as stored, unchecked. Raises as `fetch` does if it is not there."""
+        work = self._objects.get_fragment(fragment)
+        return bytes(await self._unless_collected(work, _view_of(fragment)))
 
     # Records.
 
@@ -281,7 +284,7 @@ class Reader:
         GET per step. In a log written by others it finds one such place, not always the first.
         """
         view, _ = await self._load()
-        return await self._offset_at(time_us, view)
+        return await self._unless_collected(self._offset_at(time_us, view), view)
 
     async def _offset_at(self, time_us: int, view: View) -> int:
         low, high = view.oldest_offset, view.next_offset
@@ -301,6 +304,10 @@ class Reader:
             return link.at
         table = await self.fetch(fragment)
         return int(pc.max(table.column("timestamp_us")).as_py())
+
+
+def _view_of(fragment: Fragment) -> View:
+    return View((fragment,), fragment.start, fragment.limit)
 
 
 def check_offset(offset: object) -> int:

@@ -21,8 +21,8 @@ from cordwood.log import pins as async_pins
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
-from cordwood.log.collect import Progress as CollectProgress
 from cordwood.log.cursors import Witness
+from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest, Seal
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol

@@ -1,0 +1,192 @@
+"""Deletion: what was unlinked goes, but for what is held.
+
+What a pin or a fork holds is written down before anything is deleted, in `gc/HELD-<nonce>`, where
+the nonce is that of the garbage it belongs to. Later collections look there again, and free what is
+held no more.
+
+Two may do this at once, or one may sleep for a year in the middle of it, because for what is once
+unlinked the holds that count only become fewer (log/holds.py). So whoever looked earlier keeps more
+than it must and deletes nothing that is needed; and a HELD object that lists what is gone already
+is found empty the next time. Slots are kept in runs, however many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec import Struct
+
+from cordwood.base.clock import Entropy
+from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.log import paths
+from cordwood.log.format import FORMAT, NodePointer, decode, encode
+from cordwood.log.holds import Hold, live_holds
+from cordwood.log.objects import LogObjects
+
+DELETES_AT_ONCE = 500
+
+Progress = Callable[[int, int], None]
+"""Called with how many objects were deleted, and how many will be."""
+
+
+class Slots(Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A run of slots, `[first_seq_no, limit_seq_no)`."""
+
+    first_seq_no: int
+    limit_seq_no: int
+
+    def __len__(self) -> int:
+        """How many."""
+        return max(0, self.limit_seq_no - self.first_seq_no)
+
+
+class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The object gc/HELD-<nonce>: unlinked, not yet deleted."""
+
+    format: int = FORMAT
+    slots: tuple[Slots, ...]
+    nodes: tuple[NodePointer, ...]
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        is_wrong = any(not 0 <= s.first_seq_no <= s.limit_seq_no for s in self.slots)
+        is_wrong |= any(n.path != paths.node(n.setsum_hex) for n in self.nodes)
+        if self.format != FORMAT or is_wrong:
+            raise CorruptionError(f"{where}: not a list of what is held", where=where)
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What a deletion did."""
+
+    count: int = 0
+    held: list[str] = field(default_factory=list)
+    """Which pins and forks kept something."""
+
+
+class Deleter:
+    """Deletes the objects of one log, at a pace."""
+
+    def __init__(
+        self,
+        objects: LogObjects,
+        entropy: Entropy,
+        *,
+        rate: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """No I/O. `rate`: objects per second at most."""
+        self._objects = objects
+        self._entropy = entropy
+        self._rate = rate
+        self._progress = progress
+        self.done = Deleted()
+
+    async def delete(self, garbage: Held, nonce: str) -> None:
+        """Delete these, but for what is held; that is written down first."""
+        holds = await live_holds(self._objects, self._entropy)
+        await self._delete(garbage, nonce, holds, is_known=False)
+
+    async def delete_held(self, pending: str) -> None:
+        """Delete what earlier collections left because it was held, and is held no more.
+
+        One LIST if there is nothing. The garbage that is `pending` is left to its own sweep.
+        """
+        prefix = self._objects.key(paths.HELD_PREFIX)
+        found = [meta.key async for meta in self._objects.list(paths.HELD_PREFIX)]
+        keys = [key for key in found if key.removeprefix(prefix) != pending]
+        holds = await live_holds(self._objects, self._entropy) if keys else []
+        for key in keys:
+            try:
+                data, _ = await self._objects.store.get(key)
+            except NotFoundError:
+                continue
+            held = decode(Held, data, key)
+            await self._delete(held, key.removeprefix(prefix), holds, is_known=True)
+
+    async def _delete(
+        self, garbage: Held, nonce: str, holds: Sequence[Hold], *, is_known: bool
+    ) -> None:
+        """`is_known`: whether this is what HELD says already."""
+        slots = _merged(garbage.slots)
+        kept = Held(
+            slots=tuple(_merged(_common(s, h) for s in slots for h in holds)),
+            nodes=tuple(n for n in garbage.nodes if any(_overlaps(n, h) for h in holds)),
+        )
+        self._note(kept, holds)
+        if is_known and kept == garbage:
+            return
+        key = self._objects.key(paths.held(nonce))
+        if kept.slots or kept.nodes:
+            await self._objects.store.put(key, encode(kept, key), "overwrite")
+        free = _without(slots, kept.slots)
+        kept_paths = {node.path for node in kept.nodes}
+        nodes = [node.path for node in garbage.nodes if node.path not in kept_paths]
+        await self._delete_keys(self._keys(free, nodes), sum(map(len, free)) + len(nodes))
+        if not kept.slots and not kept.nodes:
+            await self._objects.store.delete([key])
+
+    def _note(self, kept: Held, holds: Iterable[Hold]) -> None:
+        for hold in holds:
+            is_needed = any(len(_common(s, hold)) for s in kept.slots) or any(
+                _overlaps(n, hold) for n in kept.nodes
+            )
+            if is_needed and hold.what not in self.done.held:
+                self.done.held.append(hold.what)
+
+    def _keys(self, slots: Iterable[Slots], nodes: Iterable[str]) -> Iterator[str]:
+        for run in slots:
+            for number in range(run.first_seq_no, run.limit_seq_no):
+                yield self._objects.key(paths.fragment(number))
+        for path in nodes:
+            yield self._objects.key(path)
+
+    async def _delete_keys(self, keys: Iterator[str], total: int) -> None:
+        rate = self._rate
+        step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
+        count = 0
+        while batch := list(islice(keys, step)):
+            await self._objects.store.delete(batch)
+            count += len(batch)
+            self.done.count += len(batch)
+            if self._progress is not None:
+                self._progress(count, total)
+            if rate is not None and count < total:
+                await asyncio.sleep(len(batch) / rate)
+
+
+def _overlaps(node: NodePointer, hold: Hold) -> bool:
+    return max(node.start, hold.start) < min(node.limit, hold.limit)
+
+
+def _common(slots: Slots, hold: Hold) -> Slots:
+    return Slots(
+        max(slots.first_seq_no, hold.first_seq_no), min(slots.limit_seq_no, hold.limit_seq_no)
+    )
+
+
+def _merged(runs: Iterable[Slots]) -> list[Slots]:
+    """The same slots in runs that do not touch, in order."""
+    merged: list[Slots] = []
+    for run in sorted(run for run in runs if len(run)):
+        if merged and run.first_seq_no <= merged[-1].limit_seq_no:
+            last = merged.pop()
+            merged.append(Slots(last.first_seq_no, max(last.limit_seq_no, run.limit_seq_no)))
+        else:
+            merged.append(run)
+    return merged
+
+
+def _without(runs: Iterable[Slots], kept: Iterable[Slots]) -> list[Slots]:
+    """The slots that are in none of the runs kept."""
+    left = list(runs)
+    for hole in kept:
+        parts = []
+        for run in left:
+            parts.append(Slots(run.first_seq_no, min(run.limit_seq_no, hole.first_seq_no)))
+            parts.append(Slots(max(run.first_seq_no, hole.limit_seq_no), run.limit_seq_no))
+        left = [part for part in parts if len(part)]
+    return left
