@@ -190,3 +190,77 @@ def _tell(report: CollectReport) -> None:
         click.echo(f"kept for {', '.join(report.held)}")
     if report.due_s > 0:
         click.echo(f"the rest may be deleted in {report.due_s:,.0f} s: collect again then")
+
+
+# The end of a log, and another one with the same past.
+
+
+@click.command()
+@click.argument("url")
+@click.option("--reason", default="", help="Why; whoever appends is told.")
+@click.option("--moved-to", default="", help="The log that goes on from here.")
+@command
+def seal(url: str, *, reason: str, moved_to: str, as_json: bool) -> None:
+    """End the log at URL: it takes no more records, and can be read for ever."""
+    named = Log.from_url(url)
+    made = named.seal(reason, moved_to)
+    if as_json:
+        facts = {"reason": made.reason, "moved_to": made.moved_to}
+        print_json({"sealed": named.url, "next_offset": named.state().next_offset} | facts)
+    else:
+        click.echo(f"{named.url} is sealed at offset {named.state().next_offset:,}")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("target")
+@click.option("--reason", default="moved", show_default=True)
+@command
+def migrate(url: str, target: str, *, reason: str, as_json: bool) -> None:
+    """Seal the log at URL and go on in a new one at TARGET, with the offset that comes next."""
+    named, other = Log.from_url(url), Log.from_url(target)
+    named.migrate(other, reason)
+    start = other.state().oldest_offset
+    if as_json:
+        print_json({"sealed": named.url, "goes_on": other.url, "offset": start})
+    else:
+        click.echo(f"{named.url} is sealed; {other.url} goes on at offset {start:,}")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("target")
+@click.option("--start", type=int, help="Begin at this offset; by default at the oldest.")
+@command
+def fork(url: str, target: str, *, start: int | None, as_json: bool) -> None:
+    """Make TARGET a log that begins as the one at URL is now, without copying its files."""
+    named, other = Log.from_url(url), Log.from_url(target)
+    named.fork(other, start)
+    state = other.state()
+    if as_json:
+        facts = {"oldest_offset": state.oldest_offset, "next_offset": state.next_offset}
+        print_json({"fork": other.url, "of": named.url} | facts)
+    else:
+        click.echo(
+            f"{other.url} shares {state.records:,} records with {named.url} "
+            f"and goes on at offset {state.next_offset:,}"
+        )
+
+
+@click.command()
+@click.argument("url")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command
+def destroy(url: str, *, yes: bool, as_json: bool) -> None:
+    """Delete the log at URL and everything in it."""
+    named = Log.from_url(url)
+    if not yes:
+        state = named.state()
+        question = f"Delete {named.url} with {state.records:,} records ({size(state.bytes)})?"
+        click.confirm(question, abort=True, err=True)
+    with object_progress("deleting", shown=not as_json) as progress:
+        count = named.destroy(progress)
+    if as_json:
+        print_json({"destroyed": named.url, "objects": count})
+    else:
+        click.echo(f"{named.url} is gone: {count:,} objects deleted")

@@ -1,4 +1,4 @@
-"""The life of a log in simulated time: writers, cursors, pins, collectors, and an auditor.
+"""The life of a log in simulated time: writers, cursors, pins, forks, collectors, an auditor.
 
 Everybody works through a faulty store, is killed and paused, and has a clock that may be wrong. The
 auditor looks at the store itself, between any two steps of the others, and demands
@@ -8,7 +8,8 @@ A1  everything the manifest names is there, and holds the records that were ackn
 A2  the oldest and the next offset never go back, and sums balance;
 A3  no record at or behind a cursor that its owner was told about is collected;
 A4  every file of a pin that has not ended is there;
-A5  a read gives what was appended, or says that it was collected.
+A5  a read gives what was appended, or says that it was collected;
+A6  every fork that was finished has all it shares with its parent, until it is destroyed.
 
 In the end, when nothing holds anything back, a few collections leave no file behind that no
 manifest names and whose slot the log has passed.
@@ -64,6 +65,7 @@ class Climate:
     writers: int
     movers: int
     pinners: int
+    forkers: int
     collectors: int
     seconds: float
     latency: Latency
@@ -83,6 +85,7 @@ class Climate:
             writers=chance.choice([1, 1, 2]),
             movers=chance.choice([1, 2, 3]),
             pinners=chance.choice([0, 1, 2]),
+            forkers=chance.choice([0, 0, 1, 2]),
             collectors=chance.choice([1, 2, 3]),
             seconds=chance.uniform(20, 60),
             latency=Latency(
@@ -112,6 +115,9 @@ class Ledger:
     trace: list[str] = field(default_factory=list)
     collected: int = 0
     pins: int = 0
+    forks: set[str] = field(default_factory=set)
+    """Forks that were finished and not destroyed."""
+    forked: int = 0
 
     def note(self, event: str) -> None:
         """Add to the trace."""
@@ -186,6 +192,7 @@ class LifeSimulation:
             (self._writer, climate.writers),
             (self._mover, climate.movers),
             (self._pinner, climate.pinners),
+            (self._forker, climate.forkers),
             (self._collector, climate.collectors),
             (self._reader, 1),
         ]
@@ -383,6 +390,54 @@ class LifeSimulation:
         age_s = (LoopClock().now_us() - entry.modified_us) / 1_000_000
         return record.ended or age_s > record.ttl_s
 
+    # Forks.
+
+    async def _forker(self, log: Log, name: str) -> None:
+        number = 0
+        while not self._over:
+            await asyncio.sleep(self.chance.uniform(0.5, 4.0))
+            number += 1
+            child = Log(
+                log.store,
+                f"{name.replace('.', '_')}_{number}",
+                clock=log._clock,  # noqa: SLF001 - the same process
+                entropy=log._entropy,  # noqa: SLF001
+            )
+            start = self.chance.choice([None, self.ledger.oldest + self.chance.randrange(20)])
+            try:
+                await log.fork(child, start)
+            except (CollectedError, InvalidInputError):
+                continue
+            self.ledger.forked += 1
+            self.ledger.forks.add(child.name)
+            self.ledger.note(f"fork {child.name}")
+            await self._use_fork(child)
+
+    async def _use_fork(self, child: Log) -> None:
+        """Append to a fork, collect it, fork it again; destroy it, or leave it."""
+        await asyncio.sleep(self.chance.uniform(0.0, 3.0))
+        if self.chance.random() < 0.6:
+            async with child.writer() as writer:
+                for _ in range(self.chance.randrange(12)):
+                    await writer.append(b"of a fork")
+        if self.chance.random() < 0.5:
+            manifest = await child.manifest()
+            oldest, end = manifest.oldest_offset, manifest.next_offset
+            await child.cursors.init("c", self.chance.randrange(oldest, end + 1))
+            await child.collect(wait_s=20.0)
+        if self.chance.random() < 0.3:
+            again = Log(
+                child.store,
+                f"{child.name}_again",
+                clock=child._clock,  # noqa: SLF001
+                entropy=child._entropy,  # noqa: SLF001
+            )
+            await child.fork(again)
+            self.ledger.forks.add(again.name)
+        elif self.chance.random() < 0.5:
+            self.ledger.forks.discard(child.name)
+            await child.destroy()
+
     # Collectors.
 
     async def _collector(self, log: Log, _: str) -> None:
@@ -424,6 +479,8 @@ class LifeSimulation:
             pin = paths.pin_name(meta.key.removeprefix(f"{LOG}/"))
             if pin is not None and not self._has_expired(pin):
                 await self._audit_pin(pin)
+        for fork in sorted(ledger.forks):
+            await self._audit_fork(LogObjects(self.ground, fork))
 
     async def _audit_log(self, manifest: Manifest) -> None:
         offset = manifest.oldest_offset
@@ -448,17 +505,29 @@ class LifeSimulation:
         for fragment in await self._fragments(record.pointers):
             self._bodies(fragment)
 
-    async def _fragments(self, pointers: Sequence[NodePointer | Fragment]) -> list[Fragment]:
+    async def _audit_fork(self, objects: LogObjects) -> None:
+        manifest, _ = await objects.load()
+        shared = max((a.limit for a in manifest.ancestors if a.log == LOG), default=0)
+        for fragment in await self._fragments(tree.roots(manifest), objects):
+            for offset, body in enumerate(self._bodies(fragment, objects), fragment.start):
+                expected = self.ledger.acknowledged.get(offset)
+                if offset < shared and expected not in (None, body):
+                    raise ModelBrokenError(f"A6: {objects.name}: {expected!r} was at {offset}")
+
+    async def _fragments(
+        self, pointers: Sequence[NodePointer | Fragment], objects: LogObjects | None = None
+    ) -> list[Fragment]:
         found: list[Fragment] = []
         for pointer in pointers:
             if isinstance(pointer, NodePointer):
-                found += await self._fragments((await self.objects.read_node(pointer)).children)
+                node = await (objects or self.objects).read_node(pointer)
+                found += await self._fragments(node.children, objects)
             else:
                 found.append(pointer)
         return found
 
-    def _bodies(self, fragment: Fragment) -> list[bytes]:
-        key = self.objects.key_of(fragment)
+    def _bodies(self, fragment: Fragment, objects: LogObjects | None = None) -> list[bytes]:
+        key = (objects or self.objects).key_of(fragment)
         entry = self.ground._objects.get(key)  # noqa: SLF001
         if entry is None:
             raise ModelBrokenError(f"A1: {key} is gone")
@@ -477,6 +546,7 @@ class LifeSimulation:
         for name, witness in (await log.cursors.list()).items():
             await log.cursors.delete(name, witness)
         self.ledger.cursors.clear()
+        await self._destroy_forks(log)
         await asyncio.sleep(60.0)
         end = (await log.manifest()).next_offset
         await log.cursors.init("end", end)
@@ -492,6 +562,15 @@ class LifeSimulation:
             raise ModelBrokenError(f"left behind: {passed[:3]} of {len(passed)}")
         if complaints := getattr(asyncio.get_running_loop(), "complaints", []):
             raise ModelBrokenError(f"unseen exceptions: {complaints[:3]}")
+
+    async def _destroy_forks(self, log: Log) -> None:
+        """Children before parents: a log that is forked cannot be destroyed."""
+        self.ledger.forks.clear()
+        suffix = f"/{paths.MANIFEST}"
+        names = [m.key.removesuffix(suffix) async for m in self.ground.list("") if suffix in m.key]
+        for name in sorted(names, reverse=True):
+            if name != LOG:
+                await Log(log.store, name, entropy=log._entropy).destroy()  # noqa: SLF001
 
     def _late_puts(self) -> int:
         """Slots that a dead or sleeping writer's requests may have filled after they were freed."""

@@ -82,3 +82,50 @@ def test_a_pin_keeps_records_readable(url):
     assert "is released" in call("log", "pin", "release", url, "backup").stdout
     assert answer("log", "collect", url)["deleted"] >= 2
     assert "has ended" in call("log", "read", url, "--pin", "backup").stderr
+
+
+# Ends and forks.
+
+
+def test_a_sealed_log_is_read_and_takes_nothing(url):
+    """Who appends is told why."""
+    sealed = answer("log", "seal", url, "--reason", "done", "--moved-to", "elsewhere")
+    assert (6, "done", "elsewhere") == (sealed["next_offset"], sealed["reason"], sealed["moved_to"])
+    refused = call("log", "append", url, given="more\n")
+    assert 1 == refused.exit_code
+    assert "done" in refused.stderr
+    assert 5 == len(call("log", "read", url).stdout.splitlines())
+    assert "is sealed at offset 6" in call("log", "seal", url).stdout
+
+
+def test_a_migration_goes_on_with_the_next_offset(url, tmp_path):
+    """One total order over both logs."""
+    target = f"file://{tmp_path}/new"
+    assert 6 == answer("log", "migrate", url, target)["offset"]
+    assert 0 == call("log", "append", target, given="more\n").exit_code
+    assert "6\tmore\n" == call("log", "read", target).stdout
+    assert "goes on at offset 6" in call("log", "migrate", url, target).stdout
+
+
+def test_a_fork_shares_the_past(url, tmp_path):
+    """Both go on by themselves; the parent stays while it is needed."""
+    target = f"file://{tmp_path}/experiment"
+    made = answer("log", "fork", url, target, "--start", "2")
+    assert made["next_offset"] == 6
+    assert 0 == call("log", "append", target, given="mine\n").exit_code
+    assert "6\tmine" == call("log", "read", target).stdout.splitlines()[-1]
+    assert 5 == len(call("log", "read", url).stdout.splitlines())
+    refused = call("log", "destroy", url, "--yes")
+    assert 1 == refused.exit_code
+    assert "fork" in refused.stderr
+    assert answer("log", "destroy", target, "--yes")["objects"] > 0
+    assert "is gone" in call("log", "destroy", url, "--yes").stdout
+    assert "no log named" in call("log", "read", url).stderr
+
+
+def test_destroy_asks_first(url):
+    """And leaves everything as it is if the answer is no."""
+    asked = call("log", "destroy", url, given="n\n")
+    assert 1 == asked.exit_code
+    assert "5 records" in asked.stderr
+    assert 5 == len(call("log", "read", url).stdout.splitlines())
