@@ -210,3 +210,24 @@ def _refusal(writer):
     with pytest.raises(cordwood.StateError) as caught:
         writer.append_soon(b"from the loop")
     return caught.value
+
+
+def test_a_log_moves_and_is_destroyed(log):
+    """Seal, migrate and destroy do what their twins do; a blocking writer is told of the seal."""
+    other = sync.Log(log.store, "orders2")
+    seen = []
+    with log.writer() as writer:
+        writer.append(b"a")
+        log.migrate(other, reason="larger house")
+        assert "larger house" == log.seal("again").reason
+        with pytest.raises(cordwood.StateError, match="orders2") as caught:
+            writer.append(b"b")
+        assert cordwood.Code.SEALED is caught.value.code
+        with pytest.raises(cordwood.StateError, match="orders2"):
+            writer.append_soon(b"c").result()
+    with other.writer() as writer:
+        assert 2 == writer.append(b"b")
+    # The fragment that the seal made void goes with the log.
+    assert 3 == log.destroy(lambda done, total: seen.append((done, total)))
+    assert [(2, 3), (3, 3)] == seen
+    assert 3 == other.state().next_offset
