@@ -7,6 +7,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from cordwood.cli.bench import collecting as collect_bench
 from cordwood.cli.bench import latency as latency_bench
 from cordwood.cli.bench import memory as memory_bench
 from cordwood.cli.bench import scan as scan_bench
@@ -106,6 +107,16 @@ def memory(*, logs: int, as_json: bool) -> None:
     """Memory of open, idle logs."""
     result = run(lambda: memory_bench.memory(logs))
     _print_nested("memory", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--fragments", type=int, default=100_000, show_default=True)
+@click.option("--garbage", type=int, default=1_000, show_default=True, help="To be collected.")
+@command
+def collect(*, fragments: int, garbage: int, as_json: bool) -> None:
+    """Requests that a collection makes, step by step."""
+    result = run(lambda: collect_bench.collecting(fragments, garbage))
+    _print_nested("collect", result, as_json=as_json)
 
 
 def _print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:
