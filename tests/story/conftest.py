@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 import cordwood
 from cordwood.log import paths
+from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
 
 
@@ -144,3 +146,122 @@ def bodies(read):
         return [record.body for record in await read(log, start, limits)]
 
     return read_bodies
+
+
+class Time:
+    """A store's clock, in the test's hand."""
+
+    def __init__(self):
+        """Some day, not at a whole second."""
+        self.us = 1_700_000_000_123_456
+
+    def now_us(self):
+        """Now."""
+        return self.us
+
+    def monotonic_s(self):
+        """Now."""
+        return self.us / 1_000_000
+
+    def pass_s(self, seconds):
+        """Later."""
+        self.us += int(seconds * 1_000_000)
+
+
+@pytest.fixture
+def time():
+    """What the store says, in `place`."""
+    return Time()
+
+
+@pytest.fixture(params=["memory", "directory"])
+def place(request, time, tmp_path):
+    """A store with a clock of its own, in memory and on a disk."""
+    if request.param == "memory":
+        return MemoryStore(clock=time)
+    return DirectoryStore(tmp_path / "wood", clock=time)
+
+
+@pytest.fixture
+def numbers():
+    """`await numbers(store, count)`: a log of so many fragments, with one numbered record each."""
+
+    async def write(store, count, *, grace_s=60, name="orders"):
+        log = cordwood.Log(cordwood.Store.over(store), name)
+        await log.create(exist_ok=True, grace_s=grace_s)
+        options = cordwood.Options(batch_bytes=1, in_flight=8)
+        first = (await log.state()).next_offset
+        async with log.writer(options=options) as writer:
+            bodies = [b"%d" % n for n in range(first, first + count)]
+            await asyncio.gather(*(writer.append(body) for body in bodies))
+        return log
+
+    return write
+
+
+@pytest.fixture
+def collected(time):
+    """`await collected(log)`: collect as far as it goes, however long that takes."""
+
+    async def collect(log, **options):
+        report = await log.collect(wait_s=0, **options)
+        time.pass_s(report.due_s + 0.001)
+        last = await log.collect(wait_s=0, **options)
+        last.deleted += report.deleted
+        last.records += report.records
+        return last
+
+    return collect
+
+
+@pytest.fixture
+def live():
+    """`await live(log)`: the paths of every fragment and node that the log names."""
+
+    async def walk(log):
+        found = set()
+
+        async def below(pointers):
+            for pointer in pointers:
+                found.add(pointer.path)
+                if pointer.path.startswith(paths.NODE_PREFIX):
+                    await below((await log.objects.read_node(pointer)).children)
+
+        manifest = await log.manifest()
+        await below((*manifest.nodes, *manifest.fragments))
+        return found
+
+    return walk
+
+
+@pytest.fixture
+def stored():
+    """`await stored(bucket)`: the fragments and nodes that lie in the store."""
+
+    async def walk(bucket):
+        return {key for key in await bucket.keys() if key.startswith(("log/", "snapshot/"))}
+
+    return walk
+
+
+@pytest.fixture
+def leftovers(live, stored):
+    """`await leftovers(log, bucket)`: what nobody needs and no collection took.
+
+    A writer makes nodes ahead of the manifest that will name them; those are no leftovers.
+    """
+
+    async def find(log, bucket):
+        named, oldest = await live(log), (await log.state()).oldest_offset
+        there = await stored(bucket)
+        assert named <= there
+        found = []
+        for key in sorted(there - named):
+            if key.startswith(paths.NODE_PREFIX):
+                node = json.loads(await bucket.get(key))
+                if (node["snapshots"] or node["fragments"])[0]["start"]["offset"] >= oldest:
+                    continue
+            found.append(key)
+        return found
+
+    return find

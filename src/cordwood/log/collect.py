@@ -88,7 +88,7 @@ class CollectReport:
     setsum: Setsum = field(default_factory=Setsum)
     """The sum of the records taken out."""
     deleted: int = 0
-    """Objects deleted."""
+    """Objects deleted; a few of them may not have been there."""
     held: list[str] = field(default_factory=list)
     """Which pins and forks kept something from being deleted."""
     due_s: float = 0.0
@@ -168,7 +168,10 @@ class Collector:
 
     async def _garbage(self, cut: Cut, manifest: Manifest, etag: str) -> Garbage:
         stay = {pointer.path for pointer in cut.kept} | {node.path for node in cut.made}
+        # A writer may have made nodes over what goes and not named them: it closed, or is about to.
+        unnamed = [node.pointer() for node in tree.fold(manifest, manifest.writer)]
         drop = [*await nodes_below(self._objects, cut.dropped), *cut.replaced]
+        drop += [pointer for pointer in unnamed if pointer.start < cut.first_to_keep]
         garbage = Garbage(
             nodes_to_drop=tuple({p.path: p for p in drop if p.path not in stay}.values()),
             nodes_to_make=tuple(cut.made),

@@ -105,8 +105,10 @@ class Ahead:
         self.fragments.append(fragment)
         self._num_bytes += fragment.num_bytes
         if not self._objects.is_local:
-            fetch = self._objects.get_fragment(fragment)
-            self._fetches.append(asyncio.ensure_future(fetch))
+            fetch = asyncio.ensure_future(self._objects.get_fragment(fragment))
+            # Whoever would await it may be cancelled before it begins.
+            fetch.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._fetches.append(fetch)
 
     async def take(self) -> pa.Table:
         """The oldest, decoded."""
