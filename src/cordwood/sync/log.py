@@ -22,6 +22,8 @@ from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.log.collect import Progress as CollectProgress
+from cordwood.log.copy import CopyReport
+from cordwood.log.copy import Progress as CopyProgress
 from cordwood.log.cursors import Witness
 from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
@@ -118,6 +120,12 @@ class Log:
     def scrub(self, *, deep: bool = False, progress: Progress | None = None) -> ScrubReport:
         """Prove that the log is whole."""
         return portal.current().run(self._log.scrub(deep=deep, progress=progress))
+
+    def copy(
+        self, other: Log, start: int | None = None, progress: CopyProgress | None = None
+    ) -> CopyReport:
+        """Copy the log as it is now to `other`, in this store or another."""
+        return portal.current().run(self._log.copy(other._log, start, progress))
 
     def fork(self, other: Log, start: int | None = None) -> None:
         """Make `other` a log that begins as this one is now, and shares its files."""
