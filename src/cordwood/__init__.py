@@ -24,6 +24,7 @@ from cordwood.base.errors import (
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log.collect import CollectReport
+from cordwood.log.copy import CopyReport
 from cordwood.log.cursors import Cursors, Witness
 from cordwood.log.format import Fragment, Seal
 from cordwood.log.log import Log, LogState
@@ -44,6 +45,7 @@ __all__ = [
     "CollectedError",
     "ConflictError",
     "ContendedError",
+    "CopyReport",
     "CordwoodError",
     "CorruptionError",
     "Cursors",

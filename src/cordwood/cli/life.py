@@ -264,3 +264,25 @@ def destroy(url: str, *, yes: bool, as_json: bool) -> None:
         print_json({"destroyed": named.url, "objects": count})
     else:
         click.echo(f"{named.url} is gone: {count:,} objects deleted")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("target")
+@click.option("--start", type=int, help="Begin at this offset; by default at the oldest.")
+@command
+def copy(url: str, target: str, *, start: int | None, as_json: bool) -> None:
+    """Copy the log at URL to TARGET, in the same store or another, and prove that it is equal."""
+    named, other = Log.from_url(url), Log.from_url(target)
+    report = named.copy(other, start)
+    if as_json:
+        facts = {"fragments": report.fragments, "setsum": str(report.setsum)}
+        print_json(
+            {"copy": other.url, "of": named.url, "records": report.records, "bytes": report.bytes}
+            | facts
+        )
+    else:
+        click.echo(
+            f"{other.url} holds {report.records:,} records ({size(report.bytes)}) of {named.url}\n"
+            f"setsum {report.setsum}"
+        )

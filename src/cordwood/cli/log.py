@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
-from cordwood.cli.life import collect, cursor, destroy, fork, migrate, pin, seal
+from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, seal
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
 from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
@@ -33,7 +33,7 @@ def log() -> None:
 
 
 log.add_command(bench)
-for verb in (collect, cursor, destroy, fork, migrate, pin, seal, stress):
+for verb in (collect, copy, cursor, destroy, fork, migrate, pin, seal, stress):
     log.add_command(verb)
 
 

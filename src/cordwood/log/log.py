@@ -16,6 +16,8 @@ from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
+from cordwood.log.copy import CopyReport, copy
+from cordwood.log.copy import Progress as CopyProgress
 from cordwood.log.cursors import Cursors
 from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Destroyer
@@ -285,6 +287,31 @@ class Log:
             )
         await verify_conditional_puts(other.store)
         await fork(self._objects, other._objects, self._entropy, start)
+
+    async def copy(
+        self, other: Log, start: int | None = None, progress: CopyProgress | None = None
+    ) -> CopyReport:
+        """Copy the log as it is now to `other`, in this store or another. See log/copy.py.
+
+        Offsets stay the same. With `start`, the copy begins at the fragment that holds this offset,
+        or a fragment earlier. There is no log at `other` until everything is there; a copy that was
+        cut off goes on when it is called again. Cursors, pins and the seal stay behind.
+
+        Raises:
+            AlreadyExistsError: `other` exists, or something else lies in its place.
+            CollectedError: `start` has been collected, or something was while it was copied.
+            CorruptionError: this log is damaged.
+            InvalidInputError: there is no such offset.
+        """
+        await verify_conditional_puts(other.store)
+        return await copy(
+            self._objects,
+            other._objects,
+            self._entropy,
+            start,
+            copies=self.store.copies if self.store.is_same_as(other.store) else None,
+            progress=progress,
+        )
 
     # What keeps a log small.
 

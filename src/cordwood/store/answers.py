@@ -102,7 +102,7 @@ def explain(
     """The error of ours for one of the client library's.
 
     Args:
-        operation: get, get_range, head, put, delete or list.
+        operation: get, get_range, head, put, copy, delete or list.
         key: the object, or a list's prefix.
         error: what the client library raised.
         scheme: s3, gs or az, for the hint.
@@ -118,7 +118,7 @@ def explain(
         code=verdict.code,
         operation=operation,
         key=key,
-        applied=verdict.applied and operation in {"put", "delete"},
+        applied=verdict.applied and operation in {"put", "copy", "delete"},
         transient=verdict.transient,
         hint=verdict.hint.format(credentials=CREDENTIALS_HINT[scheme]),
     )
@@ -128,12 +128,13 @@ def _refusal(operation: str, key: str, answer: Answer, mode: PutMode) -> Cordwoo
     """The answers that are no failures: exists, another one, not there."""
     if answer.wants_credentials or answer.says(*_NO_BUCKET):
         return None
-    if operation == "put" and mode == "create" and answer.kind == "AlreadyExistsError":
+    is_create = operation in {"put", "copy"} and mode == "create"
+    if is_create and answer.kind == "AlreadyExistsError":
         if answer.status in {0, 412} or answer.says("BlobAlreadyExists"):
-            return AlreadyExistsError(f"put {key!r}: the object exists")
+            return AlreadyExistsError(f"{operation} {key!r}: the object exists")
     elif operation == "put" and isinstance(mode, Match) and answer.kind == "PreconditionError":
         return ContendedError(f"put {key!r}: the object is not the one with etag {mode.etag}")
-    elif operation in {"get", "get_range", "head"} and answer.kind == "FileNotFoundError":
+    elif operation in {"get", "get_range", "head", "copy"} and answer.kind == "FileNotFoundError":
         return NotFoundError(f"{operation} {key!r}: no such object")
     return None
 

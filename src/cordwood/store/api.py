@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.base.limits import KEY_SEGMENT_BYTES_MAX
@@ -129,6 +129,24 @@ class LocalReads(Protocol):
 
     def read_now(self, key: str, start: int, length: int) -> Buffer:
         """As `ObjectStore.get_range`, blocking: for worker threads."""
+        ...
+
+
+@runtime_checkable
+class ServerCopies(Protocol):
+    """What some stores can do besides: copy an object without its bytes passing through us."""
+
+    async def copy(self, source: str, target: str) -> None:
+        """Make `target` an object with the bytes of `source`; atomic, durable, only if absent.
+
+        For objects that are never replaced: a directory store gives the same file a second name.
+
+        Raises:
+            NotFoundError: there is no source.
+            AlreadyExistsError: there is a target. After an answer that was lost it may be ours.
+            UnsupportedError: it cannot be done here; get and put instead.
+            StoreError: the store failed; the call may be repeated.
+        """
         ...
 
 

@@ -114,6 +114,10 @@ class DirectoryStore:
         with self._patience() as patience:
             return await self._run(self._files.replace, check_key(key), bytes(data), mode, patience)
 
+    async def copy(self, source: str, target: str) -> None:
+        """A second name for the same file. See `ServerCopies.copy`."""
+        await self._run(self._files.copy, check_key(source), check_key(target))
+
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects, durably. See `ObjectStore.delete`."""
         folders: defaultdict[str, list[str]] = defaultdict(list)

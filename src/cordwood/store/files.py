@@ -24,6 +24,9 @@ are a few calls that change names in memory::
                 unlocks, gives temp a later one and locks again; where there is no present one it
                 links, so that it cannot hide a create
     delete      lock the folder, unlink, unlock, sync the folder
+    copy        link the file to the second name, sync that name's folder; etag and time are those
+                of the first, and stay unique along the life of the second for as long as nobody
+                replaces it (only objects that are never replaced are copied)
 
 Invariants:
 
@@ -83,6 +86,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
     StoreError,
+    UnsupportedError,
 )
 from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Buffer, Match, Meta, PutMode
 from cordwood.store.disk import Disk, FileStat
@@ -191,6 +195,28 @@ class Files:
                     _check_time(key, status, floor_ns)
         self._settle_write("put", key)
         return status.etag
+
+    def copy(self, source: str, target: str) -> None:
+        """Give an object that is never replaced a second key: `copy` in the module's header."""
+        path, folder = self._path(target), self._folder(target)
+        with _failures("copy", target):
+            self._refuse_clash(target)
+            if not self._is_reachable(source) or self._present(source) is None:
+                raise NotFoundError(f"copy {source!r}: no such object")
+            self._make(folder)
+            try:
+                self._disk.link(self._path(source), path)
+            except FileExistsError as error:
+                self._settle(folder)
+                raise AlreadyExistsError(f"copy to {target!r}: the object exists") from error
+            except OSError as error:
+                if error.errno in _NO_LINK:
+                    raise UnsupportedError(
+                        f"copy {source!r} to {target!r}: no link can be made there: "
+                        f"{error.strerror or error}"
+                    ) from error
+                raise
+        self._settle_write("copy", target)
 
     def delete(self, keys: Sequence[str], patience: Patience) -> None:
         """Remove objects of one folder; a folder that is not there holds none of them."""
@@ -449,7 +475,7 @@ def _failures(operation: str, key: str) -> Iterator[None]:
 def _failure(operation: str, key: str, error: OSError, *, applied: bool = False) -> CordwoodError:
     """The error of ours for one of the system's."""
     number = error.errno or 0
-    if operation in {"get", "get_range", "head"} and number in _ABSENT:
+    if operation in {"get", "get_range", "head", "copy"} and number in _ABSENT:
         return NotFoundError(f"{operation} {key!r}: no such object")
     code, hint = _CODES.get(number, (Code.STORE_FAILED, ""))
     if applied:
@@ -470,6 +496,9 @@ _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOSYS,
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 _TRANSIENT = {errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
+_NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOSYS, errno.ENOTSUP}
+"""Another file system, too many names already, or no second names at all."""
+
 _FULL = (Code.STORE_FULL, "free space on that file system or raise the quota, then try again")
 _DENIED = (Code.STORE_DENIED, "give this user the right to read and write below the store's root")
 _CODES = {

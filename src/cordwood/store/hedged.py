@@ -48,8 +48,9 @@ from cordwood.base.errors import (
     NotFoundError,
     StoreError,
     UncertainError,
+    UnsupportedError,
 )
-from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import Buffer, Meta, Object, ObjectStore, PutMode, ServerCopies
 
 HEDGES_PER_S = 10.0
 WINDOW = 200
@@ -119,6 +120,12 @@ class HedgedStore:
         if mode == "create":
             return await self._create(key, data)
         return await self._inner.put(key, data, mode)
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy an object, asked once. See `ServerCopies.copy`."""
+        if not isinstance(self._inner, ServerCopies):
+            raise UnsupportedError(f"copy {source!r}: this store does not copy")
+        await self._inner.copy(source, target)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. See `ObjectStore.delete`."""

@@ -107,6 +107,11 @@ class MemoryStore:
             self._objects[key] = _Entry(body, etag, self._clock.now_us())
             return etag
 
+    async def copy(self, source: str, target: str) -> None:
+        """A second object with the same bytes. See `ServerCopies.copy`."""
+        data = self._find("copy", source).data
+        await self.put(target, data, "create")
+
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. See `ObjectStore.delete`."""
         for key in [check_key(key) for key in keys]:

@@ -52,6 +52,7 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
     StoreError,
+    UnsupportedError,
 )
 from cordwood.store.answers import CREDENTIALS_HINT, Answer, explain
 from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode, check_key
@@ -78,6 +79,8 @@ _DELETES_AT_ONCE = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES = (BaseError, OSError, ValueError, NotImplementedError)
 """Everything the library raises: its own errors, and Python's for not found and bad arguments."""
+
+_CANNOT = {"NotSupportedError", "NotImplementedError"}
 
 _ENDPOINT_VARIABLES = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -211,6 +214,25 @@ class RemoteStore:
                 client, key, bytes(data), mode=version, use_multipart=False
             )
         return self._etag(key, answer)
+
+    async def copy(self, source: str, target: str) -> None:
+        """Have the store copy an object. See `ServerCopies.copy`.
+
+        On S3 three requests: a copy that must not replace anything is an upload in one part. Not on
+        Azure, where a copy may be seen before it is whole.
+        """
+        _guard()
+        check_key(source)
+        check_key(target)
+        if self._location.scheme == "az":
+            raise UnsupportedError(f"copy {source!r}: Azure's copies may end later than they say")
+        try:
+            await obstore.copy_async(self._bulk, source, target, overwrite=False)
+        except _FAILURES as error:
+            answer = Answer.read(error)
+            if answer.kind in _CANNOT or answer.status in {405, 501}:
+                raise UnsupportedError(f"copy {source!r}: this store does not copy") from error
+            raise explain("copy", target, error, self._location.scheme, "create") from error
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects, in batches where the store has them. See `ObjectStore.delete`."""
@@ -369,6 +391,9 @@ def _client(
     settings = dict(options)
     if location.scheme == "gs" and "endpoint" in settings:
         settings["base_url"] = settings.pop("endpoint")
+    if location.scheme == "s3":
+        # The only way in which S3 copies without replacing what is there.
+        settings.setdefault("copy_if_not_exists", "multipart")
     client_options = {
         "timeout": timedelta(seconds=timeout_s),
         "connect_timeout": timedelta(seconds=connect_timeout_s),

@@ -5,8 +5,9 @@ effect and its answer got lost. Sending a conditional put again then meets our o
 refused, so "refused" would be a lie, and "failed" would be one too. This module is the only place
 that repeats requests (the client library's own retries are off), and it follows these rules:
 
-* A read, a delete and an overwrite may simply be sent again. (A delete or overwrite that was given
-  up on may still land: a deleted key is never used again, an overwritten one has one owner.)
+* A read, a delete, an overwrite and a copy may simply be sent again. (A delete or overwrite that
+  was given up on may still land: a deleted key is never used again, an overwritten one has one
+  owner.)
 * An error that says nothing happened (`applied` false) and may pass (`transient`) is sent again.
 * An error that does not pass is raised as it is.
 * Once an attempt of a conditional put is **in doubt** (`applied` true, or no answer in time),
@@ -52,8 +53,17 @@ from cordwood.base.errors import (
     NotFoundError,
     StoreError,
     UncertainError,
+    UnsupportedError,
 )
-from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode
+from cordwood.store.api import (
+    Buffer,
+    Match,
+    Meta,
+    Object,
+    ObjectStore,
+    PutMode,
+    ServerCopies,
+)
 from cordwood.store.streams import as_generator
 
 DEADLINE_S = 120.0
@@ -150,6 +160,17 @@ class RetryingStore:
                     await attempts.ask(lambda: self._inner.sync([key]))
                     return etag
             await attempts.pause()
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy an object; after a lost answer its own copy may refuse it. See `ServerCopies.copy`.
+
+        Raises:
+            UnsupportedError: the store does not copy.
+        """
+        inner = self._inner
+        if not isinstance(inner, ServerCopies):
+            raise UnsupportedError(f"copy {source!r}: this store does not copy")
+        await self._repeat("copy", target, lambda: inner.copy(source, target))
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. See `ObjectStore.delete`."""
@@ -319,8 +340,8 @@ class _Attempts:
             code=Code.STORE_UNREACHABLE,
             operation=self._operation,
             key=self._key,
-            # A repeated delete that failed may have deleted some: the caller repeats it anyway.
-            applied=self._operation == "delete",
+            # A repeated delete or copy may have had its effect: the caller repeats it anyway.
+            applied=self._operation in {"copy", "delete"},
             transient=True,
             hint=hint or "check the network, the endpoint and the store's own health page",
         )

@@ -28,6 +28,7 @@ from cordwood.store.api import (
     Object,
     ObjectStore,
     PutMode,
+    ServerCopies,
     check_key,
 )
 from cordwood.store.directory import DirectoryStore
@@ -109,6 +110,12 @@ class Store:
         """The store itself, if it is a directory: then threads may read from it directly."""
         store = self._store()
         return store if isinstance(store, DirectoryStore) and not store.is_modelled else None
+
+    @property
+    def copies(self) -> ServerCopies | None:
+        """The store itself, if it can copy objects within it."""
+        store = self._store()
+        return store if isinstance(store, ServerCopies) else None
 
     def child(self, prefix: str) -> PrefixStore:
         """A view of the objects below the folder `prefix`, by the rest of their keys."""

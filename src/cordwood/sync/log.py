@@ -21,6 +21,8 @@ from cordwood.log import pins as async_pins
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
+from cordwood.log.copy import CopyReport
+from cordwood.log.copy import Progress as CopyProgress
 from cordwood.log.cursors import Witness
 from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Progress as DestroyProgress
@@ -138,6 +140,12 @@ class Log:
             deep=deep, start=start, limits=limits, sample=sample, progress=progress
         )
         return portal.current().run(work)
+
+    def copy(
+        self, other: Log, start: int | None = None, progress: CopyProgress | None = None
+    ) -> CopyReport:
+        """Copy the log as it is now to `other`, in this store or another."""
+        return portal.current().run(self._log.copy(other._log, start, progress))
 
     def fork(self, other: Log, start: int | None = None) -> None:
         """Make `other` a log that begins as this one is now, and shares its files."""

@@ -25,7 +25,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from cordwood.store.api import Match, Object, ObjectStore
+from cordwood.store.api import Match, Object, ObjectStore, ServerCopies
 from cordwood.store.streams import as_generator
 
 BAD_KEYS = (
@@ -419,6 +419,63 @@ class StoreTests:
         await writing
         for found in seen:
             assert found.data == etags[found.etag]
+
+
+class CopyTests:
+    """What every store does that is one of `ServerCopies`."""
+
+    async def test_copy(self, store: ObjectStore) -> None:
+        """A copy has the bytes of its source, and does not depend on it."""
+        assert isinstance(store, ServerCopies)
+        await store.put("from/object", b"bytes", "create")
+        await store.copy("from/object", "to/a/new/folder/object")
+        assert b"bytes" == (await store.get("to/a/new/folder/object")).data
+        assert 5 == (await store.head("to/a/new/folder/object")).size_bytes
+        await store.delete(["from/object"])
+        assert b"bytes" == (await store.get("to/a/new/folder/object")).data
+        assert ["to/a/new/folder/object"] == await keys_of(store)
+
+    async def test_copy_refused(self, store: ObjectStore) -> None:
+        """A copy never replaces anything, also not by an equal object."""
+        assert isinstance(store, ServerCopies)
+        for key, data in (("object", b"1"), ("other", b"2"), ("equal", b"1")):
+            await store.put(key, data, "create")
+        for key in ("other", "equal", "object"):
+            with pytest.raises(AlreadyExistsError):
+                await store.copy("object", key)
+        assert b"2" == (await store.get("other")).data
+
+    async def test_copy_absent(self, store: ObjectStore) -> None:
+        """A source that is not there makes nothing."""
+        assert isinstance(store, ServerCopies)
+        for key in ("absent", "folder/absent"):
+            with pytest.raises(NotFoundError):
+                await store.copy(key, "target")
+        assert [] == await keys_of(store)
+
+    async def test_copies_at_once(self, store: ObjectStore) -> None:
+        """Of many copies to one key exactly one succeeds, and the key has its bytes."""
+        assert isinstance(store, ServerCopies)
+        sources = [f"source/{number}" for number in range(8)]
+        for key in sources:
+            await store.put(key, key.encode(), "create")
+        copies = (store.copy(key, "target") for key in sources)
+        outcomes = await asyncio.gather(*copies, return_exceptions=True)
+        won = [key for key, outcome in zip(sources, outcomes, strict=True) if outcome is None]
+        assert 1 == len(won)
+        assert won[0].encode() == (await store.get("target")).data
+        refused = [outcome for outcome in outcomes if outcome is not None]
+        assert all(isinstance(outcome, AlreadyExistsError) for outcome in refused)
+
+    async def test_copy_bad_keys(self, store: ObjectStore) -> None:
+        """Keys that cannot be are refused on either side."""
+        assert isinstance(store, ServerCopies)
+        await store.put("object", b"1", "create")
+        for key in BAD_KEYS:
+            with pytest.raises(InvalidInputError):
+                await store.copy("object", key)
+            with pytest.raises(InvalidInputError):
+                await store.copy(key, "target")
 
 
 async def keys_of(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:

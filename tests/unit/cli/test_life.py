@@ -123,6 +123,16 @@ def test_a_fork_shares_the_past(url, tmp_path):
     assert "no log named" in call("log", "read", url).stderr
 
 
+def test_a_copy_is_equal(url, tmp_path):
+    """The same records at the same offsets, proved by their sum."""
+    target = f"file://{tmp_path}/elsewhere/orders"
+    made = answer("log", "copy", url, target)
+    assert (5, 5) == (made["records"], made["fragments"])
+    assert call("log", "read", url).stdout == call("log", "read", target).stdout
+    assert made["setsum"] == answer("log", "scrub", target, "--deep")["setsum"]
+    assert "exists" in call("log", "copy", url, f"file://{tmp_path}/orders").stderr
+
+
 def test_destroy_asks_first(url):
     """And leaves everything as it is if the answer is no."""
     asked = call("log", "destroy", url, given="n\n")
