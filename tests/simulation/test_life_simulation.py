@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.log import collect, cursors
+from cordwood.log import cursors, deletion
 from cordwood.testing.lifesim import LifeSimulation
 from cordwood.testing.logsim import ModelBrokenError
 
@@ -42,7 +42,7 @@ def test_a_sweep_that_ignores_pins_is_caught(monkeypatch):
     async def none(*_):
         return []
 
-    monkeypatch.setattr(collect, "live_holds", none)
+    monkeypatch.setattr(deletion, "live_holds", none)
     assert is_caught()
 
 

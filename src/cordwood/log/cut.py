@@ -184,8 +184,8 @@ async def _keep(
                 below.insert(0, cut.dropped.pop())
         if not below:
             # It had less in it than it might have: it goes whole.
-            budget -= sum(map(_size, cut.dropped[before:]))
             cut.dropped[before:] = [pointer]
+            budget -= _size(pointer)
             continue
         if len(cut.dropped) == before:
             return rest
