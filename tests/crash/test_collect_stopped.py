@@ -1,0 +1,301 @@
+"""A collector, pinner or consumer dies after its k-th request, for every k; the next one finishes.
+
+Each death comes in two kinds: the last request never reached the store, or it took effect and its
+answer was lost. From then on the dead process reaches the store no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+import cordwood
+from cordwood import AlreadyExistsError, CollectedError, NotFoundError
+from cordwood.log import paths
+from cordwood.store.memory import MemoryStore
+
+COUNT = 60
+GRACE_S = 60
+STEPS_MAX = 200
+
+
+class DeadError(BaseException):
+    """The process is gone."""
+
+
+class Time:
+    """The store's clock."""
+
+    us = 1_700_000_000_123_456
+
+    def now_us(self):
+        """Now."""
+        return self.us
+
+    def monotonic_s(self):
+        """Now."""
+        return self.us / 1_000_000
+
+
+class Dying:
+    """A store that a process reaches so many times."""
+
+    def __init__(self, inner, last, *, takes_effect):
+        """The request number `last`, from 1, is the one it dies in."""
+        self.inner = inner
+        self.left = last
+        self.takes_effect = takes_effect
+
+    async def _through(self, operation, *args):
+        self.left -= 1
+        if self.left < 0 or (self.left == 0 and not self.takes_effect):
+            raise DeadError
+        answer = await getattr(self.inner, operation)(*args)
+        if self.left == 0:
+            raise DeadError
+        return answer
+
+    async def get(self, key):
+        """One request."""
+        return await self._through("get", key)
+
+    async def get_range(self, key, start, length):
+        """One request."""
+        return await self._through("get_range", key, start, length)
+
+    async def head(self, key):
+        """One request."""
+        return await self._through("head", key)
+
+    async def put(self, key, data, mode="overwrite"):
+        """One request."""
+        return await self._through("put", key, data, mode)
+
+    async def delete(self, keys):
+        """One request for each object: it may die between two."""
+        for key in list(keys):
+            await self._through("delete", [key])
+
+    async def sync(self, keys):
+        """Free."""
+        await self.inner.sync(keys)
+
+    async def list(self, prefix="", start_after=""):
+        """One request."""
+        self.left -= 1
+        if self.left <= 0:
+            raise DeadError
+        async for meta in self.inner.list(prefix, start_after):
+            yield meta
+
+
+def copy_of(memory, time):
+    """The same objects, with the same etags."""
+    copied = MemoryStore(clock=time)
+    copied._objects = dict(memory._objects)
+    copied._keys = list(memory._keys)
+    copied._puts = memory._puts
+    return copied
+
+
+def log_over(store):
+    """The log in a store."""
+    return cordwood.Log(cordwood.Store.over(store), "orders")
+
+
+@pytest.fixture(scope="module")
+def ground():
+    """A log of sixty fragments, with a cursor at 41 and a pin over [11, 21)."""
+    memory = MemoryStore(clock=Time())
+
+    async def write():
+        log = log_over(memory)
+        await log.create(grace_s=GRACE_S)
+        options = cordwood.Options(batch_bytes=1)
+        async with log.writer(options=options) as writer:
+            await asyncio.gather(*(writer.append(b"%d" % n) for n in range(1, COUNT + 1)))
+        await log.cursors.init("jobs", 41)
+        await log.pin("backup", 11, 21, ttl_s=10**6)
+
+    asyncio.run(write())
+    return memory
+
+
+async def finish(store, time):
+    """Collect until nothing is left to do."""
+    log = log_over(store)
+    for _ in range(3):
+        report = await log.collect(wait_s=0)
+        time.us += int((report.due_s + 1) * 1_000_000)
+    assert 0 == report.due_s
+    return log
+
+
+async def offsets(log, **options):
+    """What can be read."""
+    async with log.reader(**options) as reader:
+        return [int(record.body) async for record in reader.read()]
+
+
+def left(store):
+    """Fragments and nodes in the store."""
+    return {k for k in store._objects if k.startswith(("orders/log/", "orders/snapshot/"))}
+
+
+async def deaths(ground, work):
+    """Run `work` on copies of the ground, dying in each request in turn; give each copy after."""
+    for takes_effect in (False, True):
+        for last in range(1, STEPS_MAX):
+            time = Time()
+            store = copy_of(ground, time)
+            dying = Dying(store, last, takes_effect=takes_effect)
+            try:
+                await work(log_over(dying), time)
+            except DeadError:
+                yield store, time
+            else:
+                break
+        else:
+            raise AssertionError("it never ends")
+
+
+async def check(store, time, expected):
+    """After a death: finish, and compare with a collection that nobody disturbed."""
+    log = await finish(store, time)
+    assert list(range(41, COUNT + 1)) == await offsets(log)
+    assert list(range(11, 21)) == await offsets(log, pin="backup")
+    assert (await log.scrub(deep=True)).ok
+    extra = left(store) - expected
+    assert [] == [key for key in extra if "/log/" in key]
+    assert expected <= left(store)
+    return len(extra)
+
+
+async def test_a_collection_that_dies_anywhere_is_finished_by_the_next(ground):
+    """All three steps, every request."""
+    # EVIDENCE-OF: G-59
+
+    async def collect(log, time):
+        report = await log.collect(wait_s=0)
+        time.us += int((report.due_s + 1) * 1_000_000)
+        await log.collect(wait_s=0)
+
+    time = Time()
+    undisturbed = copy_of(ground, time)
+    await finish(undisturbed, time)
+    expected = left(undisturbed)
+    count = orphans = 0
+    async for store, later in deaths(ground, collect):
+        count += 1
+        orphans += await check(store, later, expected)
+    assert 60 < count
+    # The nodes that stay are the same each time, so what a dead one wrote is found and used.
+    assert 0 == orphans
+
+
+async def test_a_cancelled_collection_that_dies_anywhere_is_finished(ground):
+    """A cursor goes back between mark and unlink, so the garbage is given up: every request."""
+    # EVIDENCE-OF: G-59
+
+    async def cancel(log, time):
+        await log.unlink()
+
+    marked = copy_of(ground, Time())
+    log = log_over(marked)
+    jobs = await log.cursors.load("jobs")
+    await log.mark()
+    # As another program would do it: without a look at GARBAGE.
+    await marked.put(
+        "orders/cursor/jobs.json", b'{"position":{"offset":31},"epoch_us":1,"writer":"wal3"}'
+    )
+    assert 41 == jobs.offset
+    most = 0
+    count = 0
+    async for store, time in deaths(marked, cancel):
+        count += 1
+        log = await finish(store, time)
+        assert list(range(31, COUNT + 1)) == await offsets(log)
+        assert (await log.scrub(deep=True)).ok
+        named = {f"orders/{p.path}" for p in (await log.manifest()).nodes}
+        most = max(most, len([k for k in left(store) if "/snapshot/" in k and k not in named]))
+    assert 8 < count
+    # One node per level may be left: those that the garbage would have put into the tree. Nodes
+    # below the root and those that the pin holds count here, too.
+    assert 8 >= most
+
+
+async def test_a_release_that_dies_anywhere_frees_in_the_end(ground):
+    """Released, collected: every request of both."""
+    # EVIDENCE-OF: G-59
+    time = Time()
+    swept = copy_of(ground, time)
+    await finish(swept, time)
+
+    async def release(log, time):
+        pin = await log.pin("again", 45, 50)
+        await pin.release()
+        await log.collect(wait_s=0)
+
+    async for store, later in deaths(swept, release):
+        later.us += 10**13
+        log = await finish(store, later)
+        assert set(range(41, COUNT + 1)) == {
+            paths.fragment_seq_no(key) for key in left(store) if "/log/" in key
+        }
+        assert list(range(41, COUNT + 1)) == await offsets(log)
+        assert [] == [key for key in store._objects if "HELD" in key]
+
+
+async def test_a_pin_that_dies_while_it_is_made_holds_or_not(ground):
+    """Nothing is damaged either way; its name is free when its time is over."""
+
+    async def pin(log, time):
+        await log.pin("new", 20, 45, ttl_s=100)
+
+    async for store, time in deaths(ground, pin):
+        log = await finish(store, time)
+        assert list(range(41, COUNT + 1)) == await offsets(log)
+        with suppress(NotFoundError, CollectedError):
+            assert list(range(20, 45)) == await offsets(log, pin="new")
+        time.us += 200_000_000
+        assert 41 == (await log.pin("new", 41, 45)).start
+
+
+@pytest.mark.parametrize("target", [44, 10])
+async def test_a_save_that_dies_anywhere_leaves_a_cursor(ground, target):
+    """At the old place or the new one, and what it says it holds can be read."""
+
+    async def save(log, time):
+        witness = await log.cursors.load("jobs")
+        await log.cursors.save("jobs", target, witness)
+
+    async for store, time in deaths(ground, save):
+        log = log_over(store)
+        now = await log.cursors.load("jobs")
+        assert now.offset in {41, target}
+        now = await log.cursors.save("jobs", now.offset, now)
+        await finish(store, time)
+        assert now.offset in await offsets(log)
+
+
+async def test_an_init_or_delete_that_dies_anywhere_may_be_repeated(ground):
+    """Whoever comes next finds it or makes it."""
+
+    async def init(log, time):
+        made = await log.cursors.init("new", 5)
+        await log.cursors.delete("new", made)
+
+    async for store, time in deaths(ground, init):
+        log = log_over(store)
+        try:
+            witness = await log.cursors.init("new", 5)
+        except AlreadyExistsError:
+            witness = await log.cursors.load("new")
+            witness = await log.cursors.save("new", 5, witness)
+        await finish(store, time)
+        assert 5 in await offsets(log)
+        await log.cursors.delete("new", witness)
+        await finish(store, time)
+        assert list(range(41, COUNT + 1)) == await offsets(log)

@@ -1,0 +1,433 @@
+"""Story 24: each remedy of a collection, in the schedule it was made for; without it data is lost.
+
+Every schedule runs twice: as the code is, and with one remedy switched off. What must hold in the
+end is the same question both times: can a cursor, pin or reader that was told it holds still read?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import pytest
+
+import cordwood
+from cordwood import CollectedError, CorruptionError, StateError
+from cordwood.base.clock import LoopClock, SeededEntropy
+from cordwood.log import collect, cursors, paths
+from cordwood.log.garbage import Garbage, Phase, load_garbage
+from cordwood.log.intents import Asker
+from cordwood.log.pipeline import Pipeline
+from cordwood.store.memory import MemoryStore
+from cordwood.testing.faults import FaultyStore, Latency
+from cordwood.testing.simloop import simulate
+
+GARBAGE = f"orders/{paths.GARBAGE}"
+MANIFEST = f"orders/{paths.MANIFEST}"
+ON_AND_OFF = pytest.mark.parametrize("is_on", [True, False], ids=["with", "without"])
+
+
+@pytest.fixture
+def store(time):
+    """A memory with the test's clock."""
+    return MemoryStore(clock=time)
+
+
+def log_over(store):
+    """The log in a store."""
+    return cordwood.Log(cordwood.Store.over(store), "orders")
+
+
+class Gate:
+    """Stops somebody at a request, until it is opened."""
+
+    def __init__(self, operation, key, *, after=False, times=1):
+        """At the n-th such request, before it or after it."""
+        self.operation, self.key, self.after, self.left = operation, key, after, times
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, call, key, *_):
+        """The hook."""
+        if key != self.key:
+            return await call()
+        self.left -= 1
+        if self.left != 0:
+            return await call()
+        if self.after:
+            answer = await call()
+        self.reached.set()
+        await self.opened.wait()
+        return answer if self.after else await call()
+
+
+def gated(hooked, store, gate):
+    """A log whose process stops at the gate."""
+    return log_over(hooked(store, **{gate.operation: gate}))
+
+
+async def can_read(log, start, **options):
+    """Whether everything from `start` on is there; None stands for damage."""
+    try:
+        async with log.reader(**options) as reader:
+            return [record async for record in reader.read(start)] != []
+    except CollectedError:
+        return False
+    except CorruptionError:
+        return None
+
+
+async def sweep_all(log, time):
+    """The rest of a collection, after the grace interval."""
+    time.pass_s(61)
+    await log.sweep()
+
+
+@ON_AND_OFF
+async def test_the_grace_interval(store, time, numbers, monkeypatch, is_on):
+    """A reader that began before the unlink has time to finish; without it, its files are gone."""
+    # EVIDENCE-OF: G-39
+    log = await numbers(store, 100)
+    await log.cursors.init("jobs", 101)
+    reading = log.reader().read()
+    await anext(reading)
+    if not is_on:
+        monkeypatch.setattr(collect, "age_us", lambda modified_us, now_us: 10**15)
+    report = await log.collect(wait_s=0)
+    assert is_on == (report.due_s > 0)
+    try:
+        rest = [record async for record in reading]
+    except CollectedError:
+        rest = []
+    assert (99 if is_on else 0) == len(rest)
+
+
+async def unlink_without_a_look(self):
+    """As `Collector.unlink`, but the cursors are not read again."""
+    garbage, etag = await self._load()
+    if garbage.phase is Phase.MARKED and await self._replace_manifest(garbage):
+        garbage = garbage.in_phase(Phase.UNLINKED)
+        await self._put(garbage, etag)
+    return garbage
+
+
+@ON_AND_OFF
+async def test_the_cursors_are_read_again_after_garbage_is_written(
+    store, time, numbers, hooked, monkeypatch, is_on
+):
+    """A cursor is made while a collection that has read the cursors is about to write GARBAGE."""
+    # EVIDENCE-OF: G-36
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    if not is_on:
+        monkeypatch.setattr(collect.Collector, "unlink", unlink_without_a_look)
+    gate = Gate("put", GARBAGE)
+    marking = asyncio.ensure_future(gated(hooked, store, gate).mark())
+    await gate.reached.wait()
+    assert 11 == (await log.cursors.init("late", 11)).offset
+    gate.opened.set()
+    await marking
+    await log.unlink()
+    await sweep_all(log, time)
+    assert is_on == await can_read(log, 11)
+
+
+@ON_AND_OFF
+async def test_a_nonce_tells_one_garbage_from_another(
+    store, time, numbers, hooked, monkeypatch, is_on
+):
+    """A sleeper applies what it had checked long ago, under cover of another garbage."""
+    log = await numbers(store, 60)
+    jobs = await log.cursors.init("jobs", 41)
+    if not is_on:
+        monkeypatch.setattr(Garbage, "nonce", property(lambda self: "same"))
+    await log.mark()
+    # It has read the cursors, and goes to sleep before it reads the manifest.
+    gate = Gate("get", MANIFEST)
+    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
+    await gate.reached.wait()
+    # A cursor of a careless program has the garbage cancelled; one that holds is made; the careless
+    # one goes again; another garbage is marked.
+    await store.put(
+        "orders/cursor/other.json", b'{"position":{"offset":5},"epoch_us":1,"writer":"x"}'
+    )
+    assert Phase.EMPTY is (await log.unlink()).phase
+    assert 21 == (await log.cursors.init("holds", 21)).offset
+    await store.delete(["orders/cursor/other.json"])
+    assert Phase.MARKED is (await log.mark()).phase
+    gate.opened.set()
+    await sleeper
+    await sweep_all(log, time)
+    assert is_on == await can_read(log, 21)
+    assert 41 == jobs.offset
+
+
+class ContentEtags(MemoryStore):
+    """A memory whose etags repeat when content repeats, as S3's do."""
+
+    async def put(self, key, data, mode="overwrite"):
+        """The etag is a digest."""
+        await super().put(key, data, mode)
+        entry = self._objects[key]
+        etag = hashlib.md5(entry.data, usedforsecurity=False).hexdigest()
+        self._objects[key] = entry._replace(etag=etag)
+        return etag
+
+
+@ON_AND_OFF
+async def test_an_empty_garbage_is_never_the_same_again(time, numbers, hooked, monkeypatch, is_on):
+    """A sleeper writes a garbage computed before others went round: its swap must be refused."""
+    store = ContentEtags(clock=time)
+    log = await numbers(store, 60)
+    jobs = await log.cursors.init("jobs", 11)
+    if not is_on:
+        honest = collect.empty
+        monkeypatch.setattr(collect, "empty", lambda nonce: honest("same"))
+    await log.collect(wait_s=0)
+    await sweep_all(log, time)
+    jobs = await log.cursors.save("jobs", 41, jobs)
+    gate = Gate("put", GARBAGE)
+    sleeper = asyncio.ensure_future(gated(hooked, store, gate).mark())
+    await gate.reached.wait()
+    # Another one goes once round and is cancelled; a cursor that holds is made.
+    await log.mark()
+    await cancel_and_hold(log, store, 21)
+    if not is_on:
+        # What is left then is the second look at the cursors; see there.
+        monkeypatch.setattr(collect.Collector, "unlink", unlink_without_a_look)
+    gate.opened.set()
+    await sleeper
+    assert ((await load_garbage(log.objects)).garbage.first_to_keep.offset > 21) == (not is_on)
+    await log.unlink()
+    await sweep_all(log, time)
+    assert is_on == await can_read(log, 21)
+    assert 41 == jobs.offset
+
+
+@ON_AND_OFF
+async def test_garbage_is_read_after_the_manifest_that_is_replaced(
+    store, time, numbers, hooked, monkeypatch, is_on
+):
+    """Rule 2. In the other order a cancelled garbage is applied."""
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    await log.mark()
+    if not is_on:
+        monkeypatch.setattr(collect.Collector, "_replace_manifest", garbage_first)
+    # Third: in `unlink`, then before it swaps. The other way round it has read both by then.
+    gate = Gate("get", GARBAGE, after=True, times=2) if not is_on else Gate("get", MANIFEST)
+    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
+    await gate.reached.wait()
+    await cancel_and_hold(log, store, 21)
+    gate.opened.set()
+    await sleeper
+    await sweep_all(log, time)
+    assert is_on == await can_read(log, 21)
+
+
+async def garbage_first(self, garbage):
+    """As `_replace_manifest`, in the wrong order."""
+    now = (await self._load()).garbage
+    manifest, etag = await self._objects.load()
+    if now.nonce != garbage.nonce or now.phase is not Phase.MARKED:
+        raise cordwood.ConflictError("another collection went on")
+    smaller = collect.apply(manifest, garbage)
+    if smaller is None:
+        return False
+    await self._objects.swap(smaller, etag)
+    return True
+
+
+async def cancel_and_hold(log, store, offset):
+    """A garbage is cancelled, and a cursor is made that relies on it."""
+    await store.put(
+        "orders/cursor/other.json", b'{"position":{"offset":5},"epoch_us":1,"writer":"x"}'
+    )
+    assert Phase.EMPTY is (await log.unlink()).phase
+    assert offset == (await log.cursors.init("holds", offset)).offset
+    await store.delete(["orders/cursor/other.json"])
+
+
+@ON_AND_OFF
+async def test_a_cancelled_garbage_has_the_manifest_replaced(
+    store, time, numbers, hooked, monkeypatch, is_on
+):
+    """Rule 2, the other half: whoever is about to swap finds another manifest."""
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    await log.mark()
+    if not is_on:
+
+        async def as_it_is(self, manifest, etag):
+            return manifest
+
+        monkeypatch.setattr(collect.Collector, "_bump", as_it_is)
+    gate = Gate("put", MANIFEST)
+    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
+    await gate.reached.wait()
+    await cancel_and_hold(log, store, 21)
+    gate.opened.set()
+    await sleeper
+    await sweep_all(log, time)
+    assert is_on == await can_read(log, 21)
+
+
+@ON_AND_OFF
+async def test_the_proof_before_a_sweep_sees_a_cursor_moved_back(
+    store, time, numbers, monkeypatch, is_on
+):
+    """Another program moves a cursor back without a look: nothing is deleted, somebody is told."""
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    before = (await store.get(MANIFEST)).data
+    await log.collect(wait_s=0)
+    await store.put(
+        "orders/cursor/jobs.json", b'{"position":{"offset":11},"epoch_us":1,"writer":"wal3"}'
+    )
+    if not is_on:
+        monkeypatch.setattr(collect.Collector, "_prove", nothing_to_prove)
+    time.pass_s(61)
+    if is_on:
+        with pytest.raises(StateError, match="stands at 11"):
+            await log.sweep()
+    else:
+        await log.sweep()
+    # An operator can put the manifest back as long as nothing is deleted.
+    await store.put(MANIFEST, before)
+    assert (True if is_on else None) is await can_read(log, 11)
+
+
+async def nothing_to_prove(self, manifest, garbage):
+    """As `_prove`, trusting."""
+
+
+@ON_AND_OFF
+async def test_the_proof_before_a_sweep_sees_an_older_manifest(
+    store, time, numbers, monkeypatch, is_on
+):
+    """Somebody put a manifest back that names what is to be deleted."""
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    before = (await store.get(MANIFEST)).data
+    await log.collect(wait_s=0)
+    await store.put(MANIFEST, before)
+    if not is_on:
+        monkeypatch.setattr(collect.Collector, "_prove", nothing_to_prove)
+    time.pass_s(61)
+    if is_on:
+        with pytest.raises(CorruptionError):
+            await log.sweep()
+    else:
+        await log.sweep()
+    assert (True if is_on else None) is await can_read(log, 1)
+
+
+@ON_AND_OFF
+async def test_a_sweep_looks_for_pins(store, time, numbers, monkeypatch, is_on):
+    """Or what they hold is gone."""
+    # EVIDENCE-OF: G-38
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 61)
+    await log.pin("backup", 11, 31)
+    if not is_on:
+
+        async def nobody(objects, entropy):
+            return []
+
+        monkeypatch.setattr("cordwood.log.deletion.live_holds", nobody)
+    await log.collect(wait_s=0)
+    await sweep_all(log, time)
+    assert (True if is_on else None) is await can_read(log, None, pin="backup")
+
+
+async def manifest_first(objects, start):
+    """As `prove_not_collected`, in the wrong order."""
+    manifest, _ = await objects.load()
+    garbage, _ = await load_garbage(objects)
+    reached = garbage.first_to_keep.offset if garbage.is_pending else 0
+    if max(reached, manifest.oldest_offset) > start:
+        raise CollectedError("too late")
+    return manifest
+
+
+@ON_AND_OFF
+async def test_who_makes_a_cursor_reads_garbage_and_then_the_manifest(
+    store, time, numbers, hooked, monkeypatch, is_on
+):
+    """In the other order a whole collection fits between the two reads."""
+    # EVIDENCE-OF: G-36
+    log = await numbers(store, 60)
+    await log.cursors.init("jobs", 41)
+    if not is_on:
+        monkeypatch.setattr(cursors, "prove_not_collected", manifest_first)
+    # The collection has read the cursors and is about to swap.
+    swap = Gate("put", MANIFEST)
+    collecting = asyncio.ensure_future(gated(hooked, store, swap).collect(wait_s=0))
+    await swap.reached.wait()
+    # The cursor is written, and one of two objects is read.
+    between = (
+        Gate("get", GARBAGE, after=True) if is_on else Gate("get", MANIFEST, times=2, after=True)
+    )
+    making = asyncio.ensure_future(gated(hooked, store, between).cursors.init("late", 11))
+    await between.reached.wait()
+    swap.opened.set()
+    await collecting
+    # Sweep passes over a cursor that is not proved: it will be withdrawn.
+    await sweep_all(log, time)
+    between.opened.set()
+    try:
+        was_told_that_it_holds = (await making).offset == 11
+    except CollectedError:
+        was_told_that_it_holds = False
+    assert was_told_that_it_holds == (not is_on)
+    assert not await can_read(log, 11)
+
+
+@ON_AND_OFF
+def test_a_busy_writer_applies_the_garbage_itself(monkeypatch, is_on):
+    """Or whoever reads the manifest and then swaps it is always too late."""
+    if not is_on:
+
+        async def at_once(self):
+            await asyncio.sleep(0.01)
+
+        async def as_it_is(self, manifest, intent):
+            return manifest
+
+        monkeypatch.setattr(Asker, "ask", at_once)
+        monkeypatch.setattr(Pipeline, "_without_garbage", as_it_is)
+
+    async def main():
+        clock = LoopClock()
+        ground = MemoryStore(clock=clock)
+        slow = FaultyStore(ground, SeededEntropy(1), clock, latency=Latency(0.05))
+        busy, other = (
+            cordwood.Log(cordwood.Store.over(s), "orders", clock=clock, entropy=SeededEntropy(n))
+            for n, s in enumerate((slow, slow))
+        )
+        await busy.create(grace_s=5)
+        is_over = False
+
+        async def write():
+            async def append(writer):
+                while not is_over:
+                    await writer.append(b"x")
+
+            options = cordwood.Options(batch_bytes=1, batch_interval_s=0, intent_interval_s=1.0)
+            async with busy.writer(options=options) as writer:
+                await asyncio.gather(*(append(writer) for _ in range(20)))
+
+        writing = asyncio.ensure_future(write())
+        await asyncio.sleep(2)
+        await other.cursors.init("jobs", 9)
+        try:
+            async with asyncio.timeout(60):
+                while (await other.state()).oldest_offset == 1:
+                    await other.collect(wait_s=0)
+        except TimeoutError:
+            return False
+        finally:
+            is_over = True
+            await writing
+        return True
+
+    assert is_on == simulate(7, main)
