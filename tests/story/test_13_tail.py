@@ -197,3 +197,31 @@ async def test_a_tail_from_a_collected_offset_says_so(log, bucket):
         tail = reader.tail(2)
         assert b"kept" == (await anext(tail)).body
         await tail.aclose()
+
+
+async def test_a_tail_ends_behind_a_sealed_log(log):
+    """What was there is given, what came before the seal as well; then nothing can follow."""
+    async with log.writer(create=True) as writer:
+        await writer.append(b"1")
+        found = []
+
+        async def follow():
+            async with log.reader() as reader:
+                async for record in reader.tail(start=1):
+                    found.append(record.body)
+
+        following = asyncio.ensure_future(follow())
+        await writer.append(b"2")
+    await log.seal("done")
+    await asyncio.wait_for(following, 30)
+    assert [b"1", b"2"] == found
+
+
+async def test_a_tail_ends_behind_a_pin(log):
+    """A pin holds what it holds."""
+    async with log.writer(create=True) as writer:
+        for body in (b"1", b"2", b"3"):
+            await writer.append(body)
+    await log.pin("p", 1, 3)
+    async with log.reader(pin="p") as reader:
+        assert [b"1", b"2"] == [record.body async for record in reader.tail(start=1)]

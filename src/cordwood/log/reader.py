@@ -72,6 +72,8 @@ class View(NamedTuple):
     pointers: tuple[NodePointer | Fragment, ...]
     oldest_offset: int
     next_offset: int
+    is_final: bool
+    """Whether nothing can follow: the log is sealed, or this is what a pin holds."""
 
 
 class Reader:
@@ -90,8 +92,9 @@ class Reader:
         manifest, etag = await self._objects.load()
         if self._pin is not None:
             pin = await load_pin(self._objects, self._pin)
-            return View(pin.pointers, pin.start, pin.limit), etag
-        return View(tree.roots(manifest), manifest.oldest_offset, manifest.next_offset), etag
+            return View(pin.pointers, pin.start, pin.limit, is_final=True), etag
+        bounds = manifest.oldest_offset, manifest.next_offset
+        return View(tree.roots(manifest), *bounds, manifest.seal is not None), etag
 
     async def __aenter__(self) -> Self:
         await self._load()
@@ -171,6 +174,7 @@ class Reader:
     ) -> AsyncGenerator[Record, None]:
         """Records from `start` on, for ever: waits for more at the end. Leave the loop to stop.
 
+        It ends by itself where nothing can follow: behind a sealed log, or what a pin holds.
         Without `start`, from the end of the log as it is now. While nothing comes it costs one HEAD
         per poll.
         """
@@ -198,6 +202,8 @@ class Reader:
                 position = view.next_offset
             else:
                 poll_s = min(poll_s * 1.5, POLL_MAX_S)
+            if view.is_final:
+                return
             await asyncio.sleep(poll_s)
             if await self._objects.manifest_etag() != etag:
                 view, etag = await self._load()
