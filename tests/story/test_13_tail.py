@@ -207,8 +207,7 @@ async def test_a_tail_ends_behind_a_sealed_log(log):
 
         async def follow():
             async with log.reader() as reader:
-                async for record in reader.tail(start=1):
-                    found.append(record.body)
+                found.extend([record.body async for record in reader.tail(start=1)])
 
         following = asyncio.ensure_future(follow())
         await writer.append(b"2")

@@ -313,7 +313,7 @@ class Reader:
 
 
 def _view_of(fragment: Fragment) -> View:
-    return View((fragment,), fragment.start, fragment.limit)
+    return View((fragment,), fragment.start, fragment.limit, is_final=True)
 
 
 def check_offset(offset: object) -> int:
