@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
 from cordwood.log.format import ZERO, Fragment, Manifest, Node, NodePointer
@@ -107,8 +107,8 @@ async def make_cut(
         try:
             for node in cut.made:
                 await target.write_node(node)
-        except AlreadyExistsError:
-            # A node of another shape has the name: keep a fragment more.
+        except (AlreadyExistsError, CorruptionError):
+            # A node of another shape, or something damaged, has the name: keep a fragment more.
             offset = cut.dropped[-1].start
         else:
             return cut

@@ -210,3 +210,18 @@ def _refusal(writer):
     with pytest.raises(cordwood.StateError) as caught:
         writer.append_soon(b"from the loop")
     return caught.value
+
+
+def test_copy_and_fork(log):
+    """The blocking calls make the same logs as the awaited ones."""
+    with log.writer() as writer:
+        for body in (b"a", b"b", b"c"):
+            writer.append(body)
+    fork, copy = sync.Log(log.store, "fork"), sync.Log(log.store, "copy")
+    assert log.fork(fork, 2) is None
+    seen = []
+    report = fork.copy(copy, progress=lambda report, manifest: seen.append(report.records))
+    assert (2, [1, 2]) == (report.records, seen)
+    for made in (fork, copy):
+        with made.reader() as reader:
+            assert [b"b", b"c"] == [record.body for record in reader.read()]
