@@ -49,7 +49,7 @@ def shown(page):
 @pytest.fixture(scope="module")
 def made(page):
     """The first manifest and, in the end, all objects of the log that the page's blocks make."""
-    section = page[page.index("## 9 A worked example") : page.index("## 10 ")]
+    section = page[page.index("## 10 A worked example") : page.index("## 11 ")]
     names: dict[str, object] = {}
 
     async def run():

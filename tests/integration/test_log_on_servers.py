@@ -61,3 +61,31 @@ async def test_two_writers_lose_and_double_nothing(store):
         found = {record.body: record.offset async for record in reader.read()}
     assert promised == found
     assert len(promised) == 24
+
+
+async def test_copy_and_fork(store, tmp_path):
+    """A fork shares files on the server; copies go beside the log, to a directory and back."""
+    log, fork = cordwood.Log(store, "orders"), cordwood.Log(store, "trial")
+    async with log.writer(create=True) as writer:
+        for number in range(20):
+            await writer.append(f"{number}".encode())
+    await log.fork(fork, 5)
+    async with fork.writer() as writer:
+        await writer.append(b"trial")
+    async with fork.reader() as reader:
+        bodies = [record.body async for record in reader.read()]
+    assert [*(f"{n}".encode() for n in range(20)), b"trial"][-len(bodies) :] == bodies
+    assert len(bodies) in {17, 18}
+    beside = cordwood.Log(store, "beside")
+    local = cordwood.Log(cordwood.Store(tmp_path), "local")
+    again = cordwood.Log(store, "again")
+    reports = [await fork.copy(beside), await fork.copy(local), await local.copy(again)]
+    # Azure's own copies are not used: they may be seen before they are whole.
+    helped = len(bodies) if store.scheme == "s3" else 0
+    assert [helped, 0, 0] == [report.by_store for report in reports]
+    for copy in (beside, local, again):
+        async with copy.reader() as reader:
+            assert bodies == [record.body async for record in reader.read()]
+        assert (await copy.scrub(deep=True)).ok
+    with pytest.raises(cordwood.AlreadyExistsError):
+        await log.copy(beside)

@@ -6,7 +6,8 @@ setsum, and put. At most `AT_ONCE` are under way, and `AT_ONCE_BYTES` of them.
 
 1. One manifest of the source is the view: what is appended meanwhile is not copied.
 2. Every object is put with mode create. One that is there already counts if it is the same one:
-   the same length and the same link, which has the write id and the checksum of the whole file.
+   the same length and the same link, which has the write id and the checksum of the whole file; a
+   node, the same children.
 3. The setsums of what was copied add up to what the new manifest says.
 4. The manifest is created, as the last object: until then there is no log.
 
@@ -223,7 +224,7 @@ class _Copier:
     async def _copy_node(self, node: Node) -> None:
         try:
             await self._target.write_node(node)
-        except AlreadyExistsError as error:
+        except (AlreadyExistsError, CorruptionError) as error:
             raise self._is_taken(node.path) from error
         self._report.nodes += 1
 

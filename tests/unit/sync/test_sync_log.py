@@ -231,3 +231,18 @@ def test_a_log_moves_and_is_destroyed(log):
     assert 3 == log.destroy(lambda done, total: seen.append((done, total)))
     assert [(2, 3), (3, 3)] == seen
     assert 3 == other.state().next_offset
+
+
+def test_copy_and_fork(log):
+    """The blocking calls make the same logs as the awaited ones."""
+    with log.writer() as writer:
+        for body in (b"a", b"b", b"c"):
+            writer.append(body)
+    fork, copy = sync.Log(log.store, "fork"), sync.Log(log.store, "copy")
+    assert log.fork(fork, 2) is None
+    seen = []
+    report = fork.copy(copy, progress=lambda report, manifest: seen.append(report.records))
+    assert (2, [1, 2]) == (report.records, seen)
+    for made in (fork, copy):
+        with made.reader() as reader:
+            assert [b"b", b"c"] == [record.body for record in reader.read()]
