@@ -7,7 +7,8 @@ depend on order, any split of the work gives the same total::
     collected + sum over fragments read = setsum in the manifest
 
 A scrub keeps going after a fault, reads with bounded concurrency, and holds no more than a few
-fragments in memory. Errors found before it was stopped are in the report.
+fragments in memory. Errors found before it was stopped are in the report. What is collected while
+it runs is no fault: it counts with the sum that its pointer has.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class ScrubReport:
     setsum: Setsum = field(default_factory=Setsum)
     """The sum over everything found, with what was collected: equal to the manifest's if `ok`."""
     errors: list[Fault] = field(default_factory=list)
+    oldest_offset: int = 0
+    """Where the log began when it was last looked at: what lies before may be gone."""
 
     @property
     def ok(self) -> bool:
@@ -83,6 +86,7 @@ async def scrub(
     except FormatError as error:
         report.add(error, objects.key("manifest/MANIFEST"))
         return report
+    report.oldest_offset = manifest.oldest_offset
     total = Setsum.from_hex(manifest.collected_hex)
     pending: set[asyncio.Task[Setsum]] = set()
 
@@ -99,6 +103,9 @@ async def scrub(
     try:
         async with aclosing(_fragments(objects, tree.roots(manifest), report)) as found:
             async for fragment in found:
+                if isinstance(fragment, NodePointer):
+                    total = total + Setsum.from_hex(fragment.setsum_hex)
+                    continue
                 _check_sequence(last, fragment, manifest, report)
                 last = fragment
                 check = _check(objects, fragment, report, deep=deep)
@@ -123,8 +130,11 @@ async def scrub(
 
 async def _fragments(
     objects: LogObjects, pointers: Sequence[NodePointer | Fragment], report: ScrubReport
-) -> AsyncGenerator[Fragment, None]:
-    """Every fragment below these pointers; a damaged node is noted and passed over."""
+) -> AsyncGenerator[Fragment | NodePointer, None]:
+    """Every fragment below these pointers; a damaged node is noted and passed over.
+
+    A node that was collected meanwhile is given itself.
+    """
     for pointer in pointers:
         if isinstance(pointer, Fragment):
             yield pointer
@@ -132,7 +142,10 @@ async def _fragments(
         try:
             node = await objects.read_node(pointer)
         except FormatError as error:
-            report.add(error, objects.key(pointer.path))
+            if await _was_collected(objects, error, pointer, report):
+                yield pointer
+            else:
+                report.add(error, objects.key(pointer.path))
             continue
         report.nodes += 1
         if node.pointer() != pointer:
@@ -156,6 +169,8 @@ async def _check(
         try:
             await fetch_table(objects, fragment, verify=True)
         except FormatError as error:
+            if await _was_collected(objects, error, fragment, report):
+                return fragment.setsum
             report.add(error, objects.key(fragment.path))
             return Setsum()
     report.fragments += 1
@@ -164,10 +179,25 @@ async def _check(
     return fragment.setsum
 
 
+async def _was_collected(
+    objects: LogObjects,
+    error: FormatError,
+    pointer: NodePointer | Fragment,
+    report: ScrubReport,
+) -> bool:
+    """Whether something is missing because a collection came by."""
+    if error.code is not Code.MISSING_OBJECT:
+        return False
+    report.oldest_offset = (await objects.load()).manifest.oldest_offset
+    return pointer.start < report.oldest_offset
+
+
 def _check_sequence(
     before: Fragment | None, after: Fragment, manifest: Manifest, report: ScrubReport
 ) -> None:
     if before is None:
+        return
+    if before.limit < report.oldest_offset:
         return
     if before.limit != after.start and report.ok:
         report.errors.append(
