@@ -386,6 +386,36 @@ async def test_a_tail_that_is_passed_by_is_told(place, numbers, collected):
     await tail.aclose()
 
 
+@pytest.mark.parametrize("part", ["/snapshot/", "/log/"])
+@pytest.mark.parametrize("end", [51, 60, 101])
+async def test_a_scrub_that_is_overtaken_finds_nothing_wrong(
+    time, numbers, hooked, collected, part, end
+):
+    """What is collected while it runs is not missing; what is damaged still is."""
+    store = MemoryStore(clock=time)
+    log = await numbers(store, 100)
+    await log.cursors.init("jobs", end)
+
+    async def overtake(call, key, *_):
+        answer = await call()
+        if part in key and not over:
+            over.append(key)
+            await collected(log)
+        return answer
+
+    over = []
+    slow = cordwood.Log(
+        cordwood.Store.over(hooked(store, get=overtake, get_range=overtake)), "orders"
+    )
+    report = await slow.scrub(deep=True)
+    assert 1 == len(over)
+    assert [] == report.errors
+    assert report.setsum == (await log.state()).setsum
+    for fragment in (await log.reader().scan())[-1:]:
+        await store.delete([f"orders/{fragment.path}"])
+        assert ["missing_object"] == [e.code for e in (await log.scrub(deep=True)).errors]
+
+
 async def test_the_blocking_twin_collects(tmp_path):
     """The same calls without await."""
     log = sync.Log(str(tmp_path / "wood"), "orders")

@@ -5,7 +5,7 @@
     mark     read cursors and manifest ─▶ write GARBAGE: what goes, with a nonce
     unlink   read the cursors again ─▶ a manifest without it ─▶ GARBAGE says so
     sweep    a grace interval later, by the store's clock: prove that nothing refers to it,
-             delete what no pin and no fork holds ─▶ GARBAGE is empty
+             delete what no pin and no fork holds (log/deletion.py) ─▶ GARBAGE is empty
 
 Why nothing that is needed can go:
 
