@@ -310,7 +310,7 @@ class FleetSimulation:
                 raise error
 
     def _note(self, event: str) -> None:
-        self.events[event.split()[0]] += 1
+        self.events[event.split(maxsplit=1)[0]] += 1
         self.trace.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
     def _some_log(self) -> str:
