@@ -23,6 +23,11 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.base.setsum import Setsum
+from cordwood.fleet.fleet import Fleet
+from cordwood.fleet.rollup import RollUpReport
+from cordwood.fleet.select import Dirty, Policy, select
+from cordwood.fleet.share import owners
+from cordwood.fleet.survey import Survey, members, survey
 from cordwood.log.collect import CollectReport
 from cordwood.log.cursors import Cursors, Witness
 from cordwood.log.format import Fragment
@@ -47,6 +52,8 @@ __all__ = [
     "CordwoodError",
     "CorruptionError",
     "Cursors",
+    "Dirty",
+    "Fleet",
     "FormatError",
     "Fragment",
     "InternalError",
@@ -58,17 +65,24 @@ __all__ = [
     "NotFoundError",
     "Options",
     "Pin",
+    "Policy",
     "Reader",
     "Record",
     "Retry",
+    "RollUpReport",
     "ScrubReport",
     "Setsum",
     "StateError",
     "Store",
     "StoreError",
+    "Survey",
     "UncertainError",
     "UnsupportedError",
     "Witness",
     "Writer",
     "__version__",
+    "members",
+    "owners",
+    "select",
+    "survey",
 ]
