@@ -23,6 +23,11 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.base.setsum import Setsum
+from cordwood.fleet.fleet import Fleet
+from cordwood.fleet.rollup import RollUpReport
+from cordwood.fleet.select import Dirty, Policy, select
+from cordwood.fleet.share import owners
+from cordwood.fleet.survey import Survey, members, survey
 from cordwood.log.collect import CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.cursors import Cursors, Witness
@@ -49,6 +54,8 @@ __all__ = [
     "CordwoodError",
     "CorruptionError",
     "Cursors",
+    "Dirty",
+    "Fleet",
     "FormatError",
     "Fragment",
     "InternalError",
@@ -60,18 +67,25 @@ __all__ = [
     "NotFoundError",
     "Options",
     "Pin",
+    "Policy",
     "Reader",
     "Record",
     "Retry",
+    "RollUpReport",
     "ScrubReport",
     "Seal",
     "Setsum",
     "StateError",
     "Store",
     "StoreError",
+    "Survey",
     "UncertainError",
     "UnsupportedError",
     "Witness",
     "Writer",
     "__version__",
+    "members",
+    "owners",
+    "select",
+    "survey",
 ]

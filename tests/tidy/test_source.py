@@ -171,7 +171,8 @@ def test_every_module_can_be_imported(path):
 # Blocking twins.
 
 
-TWINS = ("Cursors", "Log", "Pin", "Reader", "Writer")
+TWINS = ("Cursors", "Fleet", "Log", "Pin", "Reader", "Writer")
+TWIN_FUNCTIONS = ("members", "survey")
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
 
@@ -223,12 +224,20 @@ def test_a_method_and_its_twin_take_the_same(name, method):
     assert parameters(getattr(cordwood, name), method) == parameters(getattr(sync, name), method)
 
 
-def test_a_log_and_its_twin_are_made_alike():
-    """The constructor of a log is part of the API."""
-    assert parameters(cordwood.Log, "__init__") == parameters(sync.Log, "__init__")
+@pytest.mark.parametrize("name", ["Fleet", "Log"])
+def test_a_class_and_its_twin_are_made_alike(name):
+    """The constructors of a log and of a fleet are part of the API."""
+    of_async, of_sync = getattr(cordwood, name), getattr(sync, name)
+    assert parameters(of_async, "__init__") == parameters(of_sync, "__init__")
 
 
-@pytest.mark.parametrize("name", [n for n in sync.__all__ if n not in TWINS])
+@pytest.mark.parametrize("name", TWIN_FUNCTIONS)
+def test_a_function_and_its_twin_take_the_same(name):
+    """Same names, same kinds, same defaults."""
+    assert parameters(cordwood, name) == parameters(sync, name)
+
+
+@pytest.mark.parametrize("name", [n for n in sync.__all__ if n not in (*TWINS, *TWIN_FUNCTIONS)])
 def test_what_needs_no_twin_is_the_same_object(name):
     """Store, Options, Limits and the like serve both."""
     assert getattr(cordwood, name) is getattr(sync, name)

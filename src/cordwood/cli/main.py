@@ -6,6 +6,7 @@ import click
 
 from cordwood import __version__
 from cordwood.cli.demo import demo
+from cordwood.cli.fleet import fleet
 from cordwood.cli.log import log
 from cordwood.cli.store import store
 
@@ -22,6 +23,7 @@ def cli() -> None:
 
 
 cli.add_command(demo)
+cli.add_command(fleet)
 cli.add_command(log)
 cli.add_command(store)
 

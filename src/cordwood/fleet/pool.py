@@ -168,7 +168,8 @@ class Pool:
         if math.isfinite(self._idle_s):
             delay_s = oldest.rested_s + self._idle_s - self._clock.monotonic_s()
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, delay_s), self._close_idle)
+            # At least a little: a timer that comes too early by a rounding must not spin.
+            self._timer = loop.call_later(max(0.001, delay_s), self._close_idle)
 
     def _close_idle(self) -> None:
         self._timer = None

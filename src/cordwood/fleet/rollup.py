@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -74,11 +73,16 @@ class RollUpReport:
 
 
 async def look_at(log: Log, said: Said) -> Look:
-    """How a log stands. Two GETs; one if it was purged: then its cursor does not matter."""
+    """How a log stands. Two GETs."""
     witness = None
-    if not said.purged_to:
-        with suppress(NotFoundError):
-            witness = await log.cursors.load(COMPACTION)
+    try:
+        witness = await log.cursors.load(COMPACTION)
+    except NotFoundError:
+        pass
+    except FormatError:
+        # A log that was purged may be one that nobody can compact any more.
+        if not said.purged_to:
+            raise
     try:
         seen = await log.objects.load()
     except NotFoundError:

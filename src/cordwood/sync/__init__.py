@@ -9,10 +9,12 @@ from cordwood.log.options import Options
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
 from cordwood.store.url import Store
+from cordwood.sync.fleet import Fleet, members, survey
 from cordwood.sync.log import Cursors, Log, Pin, Reader, Writer
 
 __all__ = [
     "Cursors",
+    "Fleet",
     "Limits",
     "Log",
     "Options",
@@ -23,4 +25,6 @@ __all__ = [
     "Store",
     "Witness",
     "Writer",
+    "members",
+    "survey",
 ]
