@@ -125,6 +125,8 @@ class _Scrub:
         self._pending: set[asyncio.Task[Setsum]] = set()
         self._turn = asyncio.Lock()
         self._total = Setsum()
+        self._collected_to = 0
+        """What lies before this was seen to be collected since we began."""
 
     async def walk(self, start: int | None, limits: Limits) -> None:
         """From `start` to the end, or to a limit."""
@@ -262,10 +264,11 @@ class _Scrub:
         if error.code is not Code.MISSING_OBJECT:
             return 0
         now, _ = await self._objects.load()
+        self._collected_to = now.oldest_offset
         return now.oldest_offset
 
     def _check_sequence(self, before: Fragment | None, after: Fragment) -> None:
-        if before is None:
+        if before is None or before.limit < self._collected_to:
             return
         if before.limit != after.start and self._report.ok:
             self._fault(
