@@ -309,14 +309,11 @@ class LifeSimulation:
             self.ledger.cursors[mine] = None if held is None else max(held, target)
             try:
                 witness = await log.cursors.save(mine, target, witness)
-            except CollectedError:
+            except (CollectedError, ConflictError):
                 witness = await self._take_cursor(log, mine)
-            except ConflictError:
-                witness = await self._take_cursor(log, mine)
-            self.ledger.cursors[mine] = witness.offset if witness.is_proved else None
-            if target == witness.offset:
-                self.ledger.cursors[mine] = target
-            self.ledger.note(f"cursor {mine} at {witness.offset}")
+            else:
+                self.ledger.cursors[mine] = witness.offset
+                self.ledger.note(f"cursor {mine} at {witness.offset}")
 
     async def _take_cursor(self, log: Log, name: str) -> Witness:
         """The cursor of this name, made if there is none."""
@@ -331,7 +328,8 @@ class LifeSimulation:
                     continue
                 self.ledger.cursors[name] = witness.offset
                 return witness
-            self.ledger.cursors[name] = witness.offset if witness.is_proved else None
+            # An earlier save that nobody heard of may still arrive, and move it on.
+            self.ledger.cursors[name] = None
             return witness
 
     # Pins.
