@@ -8,18 +8,26 @@ import os
 import sys
 import traceback
 
+from cordwood.testing.collectsim import CollectSimulation
+from cordwood.testing.fleetsim import FleetSimulation
 from cordwood.testing.lifesim import LifeSimulation
 from cordwood.testing.logsim import LogSimulation
 
-WORLDS = {"log": LogSimulation, "life": LifeSimulation}
-"""Appending alone, and everything that happens to a log."""
+WORLDS = {
+    "log": LogSimulation,
+    "collect": CollectSimulation,
+    "life": LifeSimulation,
+    "fleet": FleetSimulation,
+}
+"""Appending alone; collection watched at every delete; everything that happens to a log; many."""
 
 
 def run_seed(job: tuple[str, int]) -> tuple[str, int, int, str]:
     """One seed in one world: how many records were acknowledged, and the failure if any."""
     world, seed = job
     try:
-        return world, seed, len(WORLDS[world](seed).run().acknowledged), ""
+        outcome = WORLDS[world](seed).run()
+        return world, seed, len(getattr(outcome, "acknowledged", ())), ""
     except BaseException:  # noqa: BLE001 - any failure of a seed is what we look for
         return world, seed, 0, traceback.format_exc()
 
