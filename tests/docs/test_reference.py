@@ -14,7 +14,7 @@ GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 ERRORS = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs" / "formats" / "log.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 NUMBERED = re.findall(r"^\*\*(G-\d+)\*\*", GUARANTEES, re.MULTILINE)
 INVARIANTS = re.findall(r"^\| \*\*(LOG-\d+)\*\* \|", FORMAT, re.MULTILINE)
