@@ -1,4 +1,4 @@
-"""The fleet, blocking: each method is its async twin run on the background loop (base/portal.py)."""
+"""The fleet, blocking: each method is its async twin on the background loop (base/portal.py)."""
 
 from __future__ import annotations
 
