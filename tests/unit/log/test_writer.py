@@ -232,3 +232,52 @@ async def test_a_block_that_makes_no_fragment_spoils_nobody_elses(monkeypatch):
         assert [1, 2] == [await before, await after]
     async with log.reader() as reader:
         assert [b"before", b"after"] == [record.body async for record in reader.read()]
+
+
+class TestBeforeNaming:
+    """Somebody wants to know of new records before they are named."""
+
+    async def test_it_is_told_before_the_first_slot_and_not_again(self):
+        """Once for the ground a writer stands on, with the offset that comes next."""
+        log = cordwood.Log("memory:", "a")
+        told = []
+
+        async def tell(offset):
+            told.append((offset, [meta.key async for meta in log.store.list("a/log/")]))
+
+        async with log.writer(create=True, before_naming=tell) as writer:
+            assert [] == told
+            for _ in range(5):
+                await writer.append(b"x")
+        assert [(1, [])] == told
+
+    async def test_it_is_told_again_when_somebody_else_wrote(self):
+        """New ground, new word: also if nothing of ours had to be adopted."""
+        log = cordwood.Log("memory:", "a")
+        told = []
+
+        async def tell(offset):
+            told.append(offset)
+
+        async with log.writer(create=True, before_naming=tell) as writer:
+            await writer.append(b"x")
+            async with log.writer() as other:
+                await other.append(b"y")
+            await writer.append(b"z")
+        assert [1, 3] == told
+
+    async def test_what_it_raises_fails_the_append(self):
+        """Nothing was written, and the next append tries again."""
+        log = cordwood.Log("memory:", "a")
+        is_broken = True
+
+        async def tell(offset):
+            if is_broken:
+                raise cordwood.StoreError("cannot tell", transient=True)
+
+        async with log.writer(create=True, before_naming=tell) as writer:
+            with pytest.raises(cordwood.StoreError, match="nothing was written: cannot tell"):
+                await writer.append(b"x")
+            assert [] == [meta.key async for meta in log.store.list("a/log/")]
+            is_broken = False
+            assert 1 == await writer.append(b"y")
