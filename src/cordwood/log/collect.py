@@ -138,11 +138,17 @@ class Collector:
                 return seen.garbage
             manifest, etag = await self._objects.load()
             cutoff = await self._cutoff(keep_from)
-            cut = await self._plan(manifest, cutoff, max_fragments)
-            if cut is None:
-                return seen.garbage
-            _check_share(cut, manifest, max_share)
-            garbage = await self._garbage(cut, manifest, etag)
+            try:
+                cut = await self._plan(manifest, cutoff, max_fragments)
+                if cut is None:
+                    return seen.garbage
+                _check_share(cut, manifest, max_share)
+                garbage = await self._garbage(cut, manifest, etag)
+            except CorruptionError as error:
+                # We slept, and others have collected what we were about to look at.
+                if await self._objects.has_passed(manifest.oldest_offset, error):
+                    continue
+                raise
             with suppress(ConflictError, AlreadyExistsError):
                 await self._put(garbage, seen.etag)
                 return garbage

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
+    CordwoodError,
     CorruptionError,
     NotFoundError,
     StateError,
@@ -83,6 +84,12 @@ class LogObjects:
             )
         self._ancestors = manifest.ancestors
         return Loaded(manifest, etag)
+
+    async def has_passed(self, start: int, error: CordwoodError) -> bool:
+        """Whether something that starts there is missing because it was collected. One GET."""
+        if error.code is not Code.MISSING_OBJECT:
+            return False
+        return start < (await self.load()).manifest.oldest_offset
 
     async def create(self, manifest: Manifest) -> str:
         """Write the first manifest. One PUT.

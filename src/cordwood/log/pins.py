@@ -18,6 +18,7 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     ContendedError,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
 )
@@ -127,8 +128,13 @@ async def make_pin(
         raise InvalidInputError(f"the log ends at {manifest.next_offset}, before {limit}")
     if start < manifest.oldest_offset:
         raise collected(objects.name, start, manifest.oldest_offset)
-    pointers = await cover(objects, tree.roots(manifest), start, limit)
-    first_seq_no, limit_seq_no = await slots_of(objects, pointers)
+    try:
+        pointers = await cover(objects, tree.roots(manifest), start, limit)
+        first_seq_no, limit_seq_no = await slots_of(objects, pointers)
+    except CorruptionError as error:
+        if await objects.has_passed(start, error):
+            raise collected(objects.name, start, manifest.next_offset) from error
+        raise
     record = _record(pointers, first_seq_no, limit_seq_no, ttl_s, entropy)
     mode = await _mode(objects, entropy, name)
     try:
