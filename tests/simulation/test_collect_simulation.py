@@ -48,12 +48,14 @@ def some_seed_fails():
     return False
 
 
+@pytest.mark.slow
 def test_a_sweep_without_grace_is_caught(monkeypatch):
     """Readers of an older manifest lose their files."""
     monkeypatch.setattr(collect, "age_us", lambda modified_us, now_us: 10**18)
     assert some_seed_fails()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_looks_at_no_pin_is_caught(monkeypatch):
     """Pins lose their files."""
 
@@ -64,6 +66,7 @@ def test_a_sweep_that_looks_at_no_pin_is_caught(monkeypatch):
     assert some_seed_fails()
 
 
+@pytest.mark.slow
 def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
     """Cursors that moved back too late are passed by."""
 
@@ -74,6 +77,7 @@ def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
     assert some_seed_fails()
 
 
+@pytest.mark.slow
 def test_an_unlink_that_reads_no_cursors_is_caught(monkeypatch):
     """Cursors that moved back between mark and unlink are passed by."""
 
@@ -88,6 +92,7 @@ def test_an_unlink_that_reads_no_cursors_is_caught(monkeypatch):
     assert some_seed_fails()
 
 
+@pytest.mark.slow
 def test_a_pin_that_is_ended_before_its_time_is_caught(monkeypatch):
     """Its files go while its owner relies on them."""
     monkeypatch.setattr(holds, "age_us", lambda modified_us, now_us: 10**18)

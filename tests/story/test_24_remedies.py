@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 
 import pytest
 
@@ -77,9 +78,14 @@ async def can_read(log, start, **options):
 
 
 async def sweep_all(log, time):
-    """The rest of a collection, after the grace interval."""
+    """The rest of a collection, after the grace interval.
+
+    The proof before a sweep is the last net: it may find that the log has passed a cursor by, and
+    then deletes nothing; but the cursor's records are out of the log by then.
+    """
     time.pass_s(61)
-    await log.sweep()
+    with suppress(StateError):
+        await log.sweep()
 
 
 @ON_AND_OFF

@@ -146,9 +146,10 @@ class Collector:
                 _check_share(cut, manifest, max_share)
                 garbage = await self._garbage(cut, manifest, etag)
             except CorruptionError as error:
-                if not await self._objects.has_moved_on(error, etag):
-                    raise
-                continue
+                # We slept, and others have collected what we were about to look at.
+                if await self._objects.has_passed(manifest.oldest_offset, error):
+                    continue
+                raise
             with suppress(ConflictError, AlreadyExistsError):
                 await self._put(garbage, seen.etag)
                 return garbage

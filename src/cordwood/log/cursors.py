@@ -10,9 +10,10 @@ late for that, so it counts only after this::
     write the cursor ─▶ read GARBAGE ─▶ read MANIFEST       (in this order; log/collect.py)
                         either past it: withdraw, CollectedError
 
-Until then the object says `unproved`. It goes on saying so, because nobody writes it again for that
-alone; whoever loads it and moves it on proves first, by the same two reads, that the position it
-found holds. (It was in the store before them, and the compare-and-swap shows that it stayed there.)
+Until then the object says `unproved`; then it is written once more, without the word, and only then
+its maker is told that it holds. That matters: who finds an unproved one has to prove it again, and
+may find a collection that will be cancelled just because of this cursor, and withdraw it. Nobody
+was promised anything by then, and its maker, whose second write fails, never will be.
 
 To delete a cursor is to move it, by the same compare-and-swap, behind every record there can be: an
 object that is really deleted could be one that somebody else just made under the same name.
@@ -23,7 +24,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-import msgspec
 from msgspec import Struct
 
 from cordwood.base.clock import Clock, Entropy
@@ -79,10 +79,6 @@ class Witness(Struct, frozen=True):
         """Whether its position is known to hold back collection."""
         return not self.writer.endswith(UNPROVED)
 
-    def proved(self) -> Witness:
-        """The same, now that this is known."""
-        return msgspec.structs.replace(self, writer=self.writer.removesuffix(UNPROVED))
-
 
 class Cursors:
     """The cursors of one log: `log.cursors`."""
@@ -94,11 +90,12 @@ class Cursors:
         self._entropy = entropy
 
     async def init(self, name: str, offset: int) -> Witness:
-        """Create a cursor. One PUT, two GETs.
+        """Create a cursor. Two PUTs, three GETs.
 
         Raises:
             AlreadyExistsError: there is one of this name.
             CollectedError: the offset has been collected, or is about to be.
+            ContendedError: somebody moved it before it was proved.
             InvalidInputError: the name or the offset cannot be one.
         """
         await self._check_offset(offset)
@@ -129,7 +126,7 @@ class Cursors:
         return witness
 
     async def save(self, name: str, offset: int, witness: Witness) -> Witness:
-        """Move a cursor. One PUT; a few GETs more if it moves back, or is not proved yet.
+        """Move a cursor. One PUT; a few requests more if it moves back, or is not proved yet.
 
         Raises:
             ContendedError: somebody else moved it since the witness was given: load it again.
@@ -236,7 +233,7 @@ class Cursors:
             with suppress(ContendedError):
                 await self._write(witness.name, fallback, Match(witness.etag), proved=True)
             raise
-        return witness.proved()
+        return await self._write(witness.name, witness.offset, Match(witness.etag), proved=True)
 
 
 def _check(offset: int) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
+    CordwoodError,
     CorruptionError,
     NotFoundError,
     StateError,
@@ -84,6 +85,12 @@ class LogObjects:
         self._ancestors = manifest.ancestors
         return Loaded(manifest, etag)
 
+    async def has_passed(self, start: int, error: CordwoodError) -> bool:
+        """Whether something that starts there is missing because it was collected. One GET."""
+        if error.code is not Code.MISSING_OBJECT:
+            return False
+        return start < (await self.load()).manifest.oldest_offset
+
     async def create(self, manifest: Manifest) -> str:
         """Write the first manifest. One PUT.
 
@@ -111,14 +118,6 @@ class LogObjects:
     async def manifest_etag(self) -> str:
         """Which manifest is current. One HEAD."""
         return (await self.store.head(self.key(paths.MANIFEST))).etag
-
-    async def has_moved_on(self, error: CorruptionError, etag: str) -> bool:
-        """Whether an object is missing only because the manifest we had is an old one. One HEAD.
-
-        Who sleeps longer than the grace interval may find that what it was about to read has been
-        collected.
-        """
-        return error.code is Code.MISSING_OBJECT and await self.manifest_etag() != etag
 
     # Nodes.
 

@@ -121,7 +121,7 @@ async def make_pin(
     """
     key = _key(objects, name)
     _check_ttl(ttl_s)
-    manifest, seen = await objects.load()
+    manifest, _ = await objects.load()
     if type(start) is not int or type(limit) is not int or not 0 <= start < limit:
         raise InvalidInputError(f"[{start!r}, {limit!r}) is not a range of offsets")
     if limit > manifest.next_offset:
@@ -132,10 +132,10 @@ async def make_pin(
         pointers = await cover(objects, tree.roots(manifest), start, limit)
         first_seq_no, limit_seq_no = await slots_of(objects, pointers)
     except CorruptionError as error:
-        if not await objects.has_moved_on(error, seen):
-            raise
-        now, _ = await objects.load()
-        raise collected(objects.name, start, now.oldest_offset) from error
+        if await objects.has_passed(manifest.oldest_offset, error):
+            # We slept, and what we were about to look at was collected: look again.
+            return await make_pin(objects, entropy, name, start, limit, ttl_s)
+        raise
     record = _record(pointers, first_seq_no, limit_seq_no, ttl_s, entropy)
     mode = await _mode(objects, entropy, name)
     try:

@@ -286,11 +286,12 @@ class CollectSimulation:
                     held[name] = target
                     witness = await log.cursors.save(name, target, witness)
                 elif self.chance.random() < 0.6:
-                    back = max(0, witness.offset - self.chance.randint(1, 60))
-                    with_end = min(back, (await log.manifest()).next_offset)
-                    witness = await log.cursors.save(name, with_end, witness)
+                    oldest = (await log.manifest()).oldest_offset
+                    near = [witness.offset - self.chance.randint(1, 60), oldest]
+                    back = min(max(0, self.chance.choice(near)), witness.offset)
+                    witness = await log.cursors.save(name, back, witness)
                     held[name] = witness.offset
-                    self._note(f"{name} went back to {with_end}")
+                    self._note(f"{name} went back to {back}")
                 elif self.chance.random() < 0.2 and len(held) > 1:
                     del held[name]
                     await log.cursors.delete(name, witness)

@@ -67,6 +67,13 @@ async def mark(store, first_to_keep, phase=Phase.MARKED):
     store.calls.clear()
 
 
+async def unproved(store, offset):
+    """What a maker leaves behind that died before it had proved its cursor."""
+    record = CursorRecord(Position(offset), 1, "cordwood/1 write=1 unproved")
+    await store.put("log/cursor/jobs.json", encode(record, "x"))
+    store.calls.clear()
+
+
 # Bytes.
 
 
@@ -117,7 +124,7 @@ async def test_what_each_call_costs(log, store):
     """A new cursor proves itself once; afterwards a save is one request."""
     # EVIDENCE-OF: G-60
     made = await log.cursors.init("jobs", 2)
-    assert ["get", "put", "get", "get"] == [operation for operation, _ in store.calls]
+    assert ["get", "put", "get", "get", "put"] == [operation for operation, _ in store.calls]
     store.calls.clear()
     saved = await log.cursors.save("jobs", 4, made)
     assert [("put", "log/cursor/jobs.json")] == store.calls
@@ -131,7 +138,7 @@ async def test_what_each_call_costs(log, store):
 
 async def test_whoever_loads_a_cursor_that_nobody_proved_proves_it_once(log, store):
     """Two GETs more, the first time only."""
-    await log.cursors.init("jobs", 2)
+    await unproved(store, 2)
     loaded = await log.cursors.load("jobs")
     assert not loaded.is_proved
     store.calls.clear()
@@ -257,23 +264,51 @@ async def test_a_cursor_that_moves_back_too_far_stays_where_it_was(log, store):
 
 async def test_a_cursor_left_unproved_and_passed_is_not_taken_for_one_that_holds(log, store):
     """Its maker died; a collection went past it; whoever moves it on is told, or gets through."""
-    await log.cursors.init("jobs", 2)
-    unproved = await log.cursors.load("jobs")
+    await unproved(store, 2)
+    found = await log.cursors.load("jobs")
     await mark(store, 6)
     with pytest.raises(CollectedError):
-        await log.cursors.save("jobs", 3, unproved)
+        await log.cursors.save("jobs", 3, found)
     with pytest.raises(NotFoundError):
         await log.cursors.load("jobs")
 
 
 async def test_a_cursor_left_unproved_may_be_moved_to_what_is_kept(log, store):
     """The new place proves itself."""
-    await log.cursors.init("jobs", 2)
-    unproved = await log.cursors.load("jobs")
+    await unproved(store, 2)
+    found = await log.cursors.load("jobs")
     await mark(store, 6)
-    saved = await log.cursors.save("jobs", 7, unproved)
+    saved = await log.cursors.save("jobs", 7, found)
     assert saved.is_proved
     assert 7 == (await log.cursors.load("jobs")).offset
+
+
+async def test_a_cursor_that_holds_is_not_given_up_for_a_garbage_that_will_be_cancelled(log, store):
+    """It was there before GARBAGE, which is cancelled because of it: nobody need ask again."""
+    # EVIDENCE-OF: G-36
+    await log.cursors.init("jobs", 2)
+    await mark(store, 6)
+    found = await log.cursors.load("jobs")
+    assert found.is_proved
+    assert 3 == (await log.cursors.save("jobs", 3, found)).offset
+
+
+async def test_a_maker_whose_cursor_was_moved_before_it_was_proved_is_told(log, store):
+    """Nothing was promised to it; whoever moved it has proved its own position."""
+    honest = store.get
+
+    async def meddle(key):
+        if key == "log/gc/GARBAGE":
+            store.get = honest
+            found = await log.cursors.load("jobs")
+            await log.cursors.save("jobs", 4, found)
+        return await honest(key)
+
+    store.get = meddle
+    with pytest.raises(ContendedError):
+        await log.cursors.init("jobs", 2)
+    now = await log.cursors.load("jobs")
+    assert (4, True) == (now.offset, now.is_proved)
 
 
 async def test_a_garbage_that_cannot_be_read_stops_new_cursors(log, store):
