@@ -66,7 +66,7 @@ async def collect(log):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_manifest_that_a_stopped_writer_unlinked(seed):
-    """Its swap is seen before it is durable; nothing is deleted that a power cut would bring back."""
+    """Its swap is seen before it is durable; nothing goes that a power cut would bring back."""
     disk, clock = CrashDisk("posix"), Clock()
 
     async def work():
