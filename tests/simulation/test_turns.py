@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from cordwood.base.clock import LoopClock, SeededEntropy
+from cordwood.log.intents import TurnKeeper
 from cordwood.log.log import Log
 from cordwood.log.options import Options
+from cordwood.log.pipeline import Pipeline
 from cordwood.store.memory import MemoryStore
 from cordwood.store.url import Store
 from cordwood.testing.faults import FaultyStore, Latency
@@ -116,3 +118,54 @@ def test_a_crowd_takes_turns():
     slowest, largest_root = simulate(3, lambda: _crowd(writers=8, seconds=40.0))
     assert max(slowest) < 25
     assert largest_root < 60
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_unlink_that_was_asked_for_is_looked_at_before_it_is_forgotten(seed, monkeypatch):
+    """Also one that is found while a manifest is on its way, which is nearly always."""
+    looked, forgotten = set(), []
+    look, forget = Pipeline._without_garbage, TurnKeeper._forget
+
+    async def noted_look(self, manifest, intent):
+        looked.add(intent)
+        return await look(self, manifest, intent)
+
+    async def noted_forget(self, key):
+        forgotten.append(key in looked)
+        return await forget(self, key)
+
+    monkeypatch.setattr(Pipeline, "_without_garbage", noted_look)
+    monkeypatch.setattr(TurnKeeper, "_forget", noted_forget)
+
+    async def main():
+        clock, entropy = LoopClock(), SeededEntropy(f"unlinks-{seed}")
+        memory = MemoryStore(clock=clock)
+        store = FaultyStore(memory, entropy, clock, latency=Latency(0.01, 0.02))
+        log = Log(Store.over(store, "sim:"), "log", clock=clock, entropy=entropy)
+        await log.create(grace_s=1)
+        is_over = False
+
+        async def append(writer):
+            while not is_over:
+                await writer.append(b"busy")
+
+        async def saturate():
+            options = Options(batch_bytes=1, batch_interval_s=0)
+            async with log.writer(options=options) as writer:
+                await asyncio.gather(*(append(writer) for _ in range(20)))
+
+        busy = asyncio.ensure_future(saturate())
+        await asyncio.sleep(3.0)
+        witness = await log.cursors.init("jobs", 9)
+        started_s = clock.monotonic_s()
+        for _ in range(4):
+            assert (await log.collect(wait_s=2)).records
+            end = (await log.manifest()).next_offset
+            witness = await log.cursors.save("jobs", end - 200, witness)
+        is_over = True
+        await busy
+        return clock.monotonic_s() - started_s
+
+    assert 30 > simulate(seed, main)
+    assert forgotten
+    assert all(forgotten)

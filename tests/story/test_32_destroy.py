@@ -50,7 +50,7 @@ async def furnish(log, memory):
     uuid = "0190b3c4-0000-7000-8000-000000000000"
     await memory.put(f"orders/log/Uuid={uuid}.parquet", b"bulk")
     dead = holds.ForkRecord(
-        log="gone", start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
+        log="gone", parent="orders", start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
     )
     await memory.put("orders/" + paths.fork("b" * 32), log_format.encode(dead, "fork"))
 
@@ -64,7 +64,7 @@ async def forked(memory, name, *, born, parent="orders"):
     manifest = msgspec.structs.replace(tree.empty(tag), cordwood=extension)
     await memory.put(f"{name}/{paths.MANIFEST}", log_format.encode(manifest))
     record = holds.ForkRecord(
-        log=name, start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
+        log=name, parent=parent, start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
     )
     hold = f"{parent}/{paths.fork(incarnation)}"
     await memory.put(hold, log_format.encode(record, hold))

@@ -402,3 +402,22 @@ async def test_a_fault_is_reported_under_the_parents_name(log_of, inner, bucket_
     await bucket_of(inner, "orders").put(paths.fragment(2), b"rubbish")
     report = await child.scrub(deep=True)
     assert [f"orders/{paths.fragment(2)}"] == [fault.where for fault in report.errors]
+
+
+async def test_a_hold_counts_for_who_has_another_name_for_the_log(tmp_path, clock, free, bodies):
+    """Where a store begins is up to who opens it: who cannot find the fork must not free it."""
+    outer = cordwood.Store.over(DirectoryStore(str(tmp_path), clock=clock))
+    inner = cordwood.Store.over(DirectoryStore(str(tmp_path / "team"), clock=clock))
+    orders, trial = cordwood.Log(inner, "orders"), cordwood.Log(inner, "trial")
+    await orders.create()
+    await fill(orders, 20)
+    await orders.fork(trial)
+    same = cordwood.Log(outer, "team/orders")
+    await free(same, 15)
+    assert 15 == (await same.state()).oldest_offset
+    assert names(20) == await bodies(trial)
+    with pytest.raises(cordwood.StateError, match="shared"):
+        await same.destroy()
+    await trial.destroy()
+    await free(orders, 15)
+    assert [] == [key async for key in inner.list("orders/fork/")]

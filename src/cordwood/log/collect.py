@@ -205,7 +205,10 @@ class Collector:
             if garbage.phase is not Phase.MARKED:
                 return garbage
             first = garbage.first_to_keep.offset
-            positions = [w.offset for w in (await self._cursors.list()).values()]
+            cursors = await self._cursors.list()
+            # What was seen must survive a power cut, or a cursor could be back before the cut.
+            await self._objects.sync([paths.cursor(name) for name in cursors])
+            positions = [witness.offset for witness in cursors.values()]
             if not positions or min(positions) < first:
                 return await self._cancel(seen)
             with suppress(ConflictError):
@@ -294,11 +297,15 @@ class Collector:
         if report.due_s > 0:
             return garbage, report
         report.due_s = 0.0
+        # Somebody else's swap may be seen before it is durable: then a power cut would bring back
+        # a manifest that names what is deleted now.
+        await self._objects.sync([paths.MANIFEST])
         await self._prove(manifest, garbage)
         first_own = manifest.ancestors[-1].seq_no if manifest.ancestors else 0
         slots = Slots(max(garbage.drop_start, first_own), max(garbage.drop_limit, first_own))
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
-        await deleter.delete(Held(slots=(slots,), nodes=garbage.nodes_to_drop), garbage.nonce)
+        gone = Held(log=manifest.incarnation, slots=(slots,), nodes=garbage.nodes_to_drop)
+        await deleter.delete(gone, garbage.nonce)
         report.deleted, report.held = deleter.done.count, deleter.done.held
         place = garbage.first_to_keep.offset, garbage.drop_limit
         await let_go(self._objects, self._entropy, manifest, *place)

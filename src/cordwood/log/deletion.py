@@ -8,6 +8,10 @@ Two may do this at once, or one may sleep for a year in the middle of it, becaus
 unlinked the holds that count only become fewer (log/holds.py). So whoever looked earlier keeps more
 than it must and deletes nothing that is needed; and a HELD object that lists what is gone already
 is found empty the next time. Slots are kept in runs, however many there are.
+
+It must not sleep while the log is destroyed and another one gets its name: that one has the same
+slots. There is no conditional delete, so before each batch we look whether it is still the same log
+and past all that goes; and HELD says of which log it is.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from itertools import islice
 from msgspec import Struct
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.base.errors import CorruptionError, NotFoundError, StateError
 from cordwood.log import paths
-from cordwood.log.format import FORMAT, NodePointer, decode, encode
+from cordwood.log.format import FORMAT, Manifest, NodePointer, decode, encode
 from cordwood.log.holds import Hold, live_holds
 from cordwood.log.objects import LogObjects
 
@@ -47,6 +51,8 @@ class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The object gc/HELD-<nonce>: unlinked, not yet deleted."""
 
     format: int = FORMAT
+    log: str
+    """The log's incarnation."""
     slots: tuple[Slots, ...]
     nodes: tuple[NodePointer, ...]
 
@@ -98,14 +104,19 @@ class Deleter:
         prefix = self._objects.key(paths.HELD_PREFIX)
         found = [meta.key async for meta in self._objects.list(paths.HELD_PREFIX)]
         keys = [key for key in found if key.removeprefix(prefix) != pending]
-        holds = await live_holds(self._objects, self._entropy) if keys else []
+        if not keys:
+            return
+        holds = await live_holds(self._objects, self._entropy)
+        manifest, _ = await self._objects.load()
         for key in keys:
             try:
                 data, _ = await self._objects.store.get(key)
             except NotFoundError:
                 continue
             held = decode(Held, data, key)
-            await self._delete(held, key.removeprefix(prefix), holds, is_known=True)
+            # What a slow collection of an earlier log of this name left means nothing here.
+            if held.log == manifest.incarnation:
+                await self._delete(held, key.removeprefix(prefix), holds, is_known=True)
 
     async def _delete(
         self, garbage: Held, nonce: str, holds: Sequence[Hold], *, is_known: bool
@@ -113,6 +124,7 @@ class Deleter:
         """`is_known`: whether this is what HELD says already."""
         slots = _merged(garbage.slots)
         kept = Held(
+            log=garbage.log,
             slots=tuple(_merged(_common(s, h) for s in slots for h in holds)),
             nodes=tuple(n for n in garbage.nodes if any(_overlaps(n, h) for h in holds)),
         )
@@ -125,7 +137,8 @@ class Deleter:
         free = _without(slots, kept.slots)
         kept_paths = {node.path for node in kept.nodes}
         nodes = [node.path for node in garbage.nodes if node.path not in kept_paths]
-        await self._delete_keys(self._keys(free, nodes), sum(map(len, free)) + len(nodes))
+        total = sum(map(len, free)) + len(nodes)
+        await self._delete_keys(self._keys(free, nodes), total, garbage)
         if not kept.slots and not kept.nodes:
             await self._objects.store.delete([key])
 
@@ -144,11 +157,12 @@ class Deleter:
         for path in nodes:
             yield self._objects.key(path)
 
-    async def _delete_keys(self, keys: Iterator[str], total: int) -> None:
+    async def _delete_keys(self, keys: Iterator[str], total: int, garbage: Held) -> None:
         rate = self._rate
         step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
         count = 0
         while batch := list(islice(keys, step)):
+            _check_passed(self._objects.name, (await self._objects.load()).manifest, garbage)
             await self._objects.store.delete(batch)
             count += len(batch)
             self.done.count += len(batch)
@@ -156,6 +170,21 @@ class Deleter:
                 self._progress(count, total)
             if rate is not None and count < total:
                 await asyncio.sleep(len(batch) / rate)
+
+
+def _check_passed(name: str, manifest: Manifest, garbage: Held) -> None:
+    """Raise unless it is the garbage of this log, and the log can never name it again."""
+    if manifest.incarnation != garbage.log:
+        raise StateError(
+            f"the log {name!r} was replaced by another one while it was collected",
+            hint="what is left of the old one goes when the new one is destroyed",
+        )
+    is_passed = all(s.limit_seq_no <= manifest.first_seq_no for s in garbage.slots if len(s))
+    if not is_passed or any(n.start >= manifest.oldest_offset for n in garbage.nodes):
+        raise CorruptionError(
+            f"log {name!r}: the manifest has gone back before what is being deleted",
+            hint="an older manifest was restored; run `cordwood log scrub`",
+        )
 
 
 def _overlaps(node: NodePointer, hold: Hold) -> bool:

@@ -32,7 +32,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, NotFoundError, StateError
 from cordwood.log import paths
-from cordwood.log.format import Manifest, WriterTag
+from cordwood.log.format import Manifest
 from cordwood.log.holds import live_holds
 from cordwood.log.objects import LogObjects
 from cordwood.log.seal import Sealer
@@ -163,7 +163,7 @@ class Destroyer:
         except NotFoundError:
             return False
         is_doomed = manifest.seal is not None and manifest.seal.is_destruction
-        return is_doomed and _incarnation(manifest) == _incarnation(doomed)
+        return is_doomed and manifest.incarnation == doomed.incarnation
 
     # Deleting.
 
@@ -197,7 +197,7 @@ class Destroyer:
 
     async def _release_holds(self, doomed: Manifest) -> None:
         """Let the ancestors of a fork go: it needs nothing of theirs any more."""
-        path = paths.fork(_incarnation(doomed))
+        path = paths.fork(doomed.incarnation)
         holds = [f"{ancestor.log}/{path}" for ancestor in doomed.ancestors]
         if holds:
             await self._objects.store.delete(holds)
@@ -216,12 +216,6 @@ class Destroyer:
         except NotFoundError:
             return False
         return True
-
-
-def _incarnation(manifest: Manifest) -> str:
-    """Of a log that was sealed, so that it has one."""
-    tag = WriterTag.parse(manifest.writer)
-    return tag.incarnation if tag else ""
 
 
 def _some(names: Sequence[str]) -> str:

@@ -164,6 +164,7 @@ def _record(child: str, cut: Cut, ancestor: Ancestor, entropy: Entropy) -> ForkR
     """
     return ForkRecord(
         log=child,
+        parent=ancestor.log,
         start=cut.first_to_keep,
         limit=ancestor.limit,
         first_seq_no=cut.first_seq_no,

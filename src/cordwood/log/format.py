@@ -218,6 +218,12 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.fragments[-1].seq_no + 1 if self.fragments else self.first_seq_no
 
     @property
+    def incarnation(self) -> str:
+        """Tells the log from others that had or will have its name; empty if wal3 wrote it last."""
+        tag = WriterTag.parse(self.writer)
+        return tag.incarnation if tag else ""
+
+    @property
     def features(self) -> frozenset[str]:
         """The features in use."""
         return frozenset() if self.cordwood is UNSET else frozenset(self.cordwood.features)

@@ -96,6 +96,8 @@ class ForkRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: int = FORMAT
     log: str
     """The fork's name, in the same store."""
+    parent: str
+    """The name of the log held, as who forked it saw the store: it shows how to read `log`."""
     start: int
     """What lies before it the fork has collected. It only rises."""
     limit: int
@@ -256,26 +258,34 @@ def ended(pin: PinRecord, entropy: Entropy) -> PinRecord:
 
 
 async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
-    """A fork's hold counts while a log of its name and incarnation exists, finished or not."""
+    """A fork's hold counts while a log of its name and incarnation exists, finished or not.
+
+    Names depend on where a store begins: `orders` of `file:wood/team` is `team/orders` of
+    `file:wood`. Whoever has another name for this log would not find the fork, and cannot tell
+    whether it is gone: then the hold counts.
+    """
     try:
         data, _ = await objects.store.get(key)
     except NotFoundError:
         return None
     record = decode(ForkRecord, data, key)
     incarnation = key.removeprefix(objects.key(paths.FORK_PREFIX)).removesuffix(".json")
-    try:
-        manifest, _ = await LogObjects(objects.store, record.log).load(unborn=True)
-    except NotFoundError:
-        is_gone = True
-    else:
-        tag = WriterTag.parse(manifest.writer)
-        is_gone = tag is not None and tag.incarnation != incarnation
-    if is_gone:
+    if record.parent == objects.name and await _is_gone(objects, record.log, incarnation):
         # It was destroyed. An incarnation comes only once, so nobody else has this key.
         await objects.store.delete([key])
         return None
     what = f"fork {record.log!r}"
     return Hold(what, record.start, record.limit, record.first_seq_no, record.limit_seq_no)
+
+
+async def _is_gone(objects: LogObjects, name: str, incarnation: str) -> bool:
+    """Whether there is no such fork in this store any more."""
+    try:
+        manifest, _ = await LogObjects(objects.store, name).load(unborn=True)
+    except NotFoundError:
+        return True
+    tag = WriterTag.parse(manifest.writer)
+    return tag is not None and tag.incarnation != incarnation
 
 
 async def let_go(

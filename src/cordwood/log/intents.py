@@ -188,10 +188,10 @@ class TurnKeeper:
         self._was_asked = self.asked is not None or self.unlink is not None
         self._wake(False)
 
-    def unlinked(self) -> None:
-        """The garbage was applied, or does not fit: either way its collection goes on."""
-        if self.unlink is not None:
-            self._spawn(self._forget, self.unlink)
+    def unlinked(self, intent: str) -> None:
+        """Its garbage was applied, or does not fit: either way its collection goes on."""
+        self._spawn(self._forget, intent)
+        if self.unlink == intent:
             self.unlink = None
 
     async def _forget(self, key: str) -> None:

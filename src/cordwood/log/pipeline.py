@@ -379,9 +379,11 @@ class Pipeline:
             next_tag(self._manifest, tail, self._entropy),
             (COLUMNS,) if any(flight.has_columns for flight in landed) else (),
         )
+        # One that is found while this swap is under way waits for the next.
+        unlink = self._turns.unlink
         try:
-            if self._turns.unlink is not None:
-                manifest = await self._without_garbage(manifest, self._turns.unlink)
+            if unlink is not None:
+                manifest = await self._without_garbage(manifest, unlink)
             manifest = self._folder.apply(manifest)
             self._folder.start(manifest)
             etag = await self._objects.swap(manifest, self._etag)
@@ -398,7 +400,8 @@ class Pipeline:
             self._flights.popleft()
         self._window = min(self._window + 1, self._options.in_flight)
         self._got_through()
-        self._turns.unlinked()
+        if unlink is not None:
+            self._turns.unlinked(unlink)
         self._turns.look()
         self._pump()
         for flight in landed:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 import cordwood
 from cordwood import CorruptionError
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
-from cordwood.log import deletion
+from cordwood.log import deletion, tree
 from cordwood.log.collect import Collector, CollectReport
 from cordwood.log.deletion import Deleter, Held, Slots
 from cordwood.log.format import NodePointer, Position, decode, encode
 from cordwood.log.garbage import Phase, load_garbage
 from cordwood.log.holds import Hold
 from cordwood.log.objects import LogObjects
+from cordwood.store.api import Object
 from cordwood.store.memory import MemoryStore
 
 RUNS = st.lists(st.builds(Slots, st.integers(0, 40), st.integers(0, 40)), max_size=8)
@@ -51,6 +53,14 @@ def test_what_is_kept_is_taken_out(runs, kept):
 # The object.
 
 
+LOG = "a" * 32
+PAST = msgspec.structs.replace(
+    tree.empty(tree.WriterTag(LOG, "b" * 32, LOG, 0)),
+    initial_offset_position=Position(2_000),
+    initial_seq_no=2_000,
+)
+
+
 def node(number):
     """A pointer; there is no such object."""
     name = f"{number:064x}"
@@ -61,21 +71,23 @@ def node(number):
 
 def test_the_bytes_of_held():
     """Runs of slots and pointers of nodes."""
-    held = Held(slots=(Slots(3, 9),), nodes=(node(1),))
+    held = Held(log=LOG, slots=(Slots(3, 9),), nodes=(node(1),))
     data = encode(held, "x")
     assert decode(Held, data, "x") == held
     assert data.startswith(
-        b'{"format":1,"slots":[{"first_seq_no":3,"limit_seq_no":9}],"nodes":[{"setsum":'
+        b'{"format":1,"log":"' + LOG.encode() + b'",'
+        b'"slots":[{"first_seq_no":3,"limit_seq_no":9}],"nodes":[{"setsum":'
     )
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Held(slots=(Slots(9, 3),), nodes=()),
-        Held(slots=(Slots(-1, 3),), nodes=()),
-        Held(format=2, slots=(), nodes=()),
+        Held(log=LOG, slots=(Slots(9, 3),), nodes=()),
+        Held(log=LOG, slots=(Slots(-1, 3),), nodes=()),
+        Held(format=2, log=LOG, slots=(), nodes=()),
         Held(
+            log=LOG,
             slots=(),
             nodes=(NodePointer("0" * 64, "manifest/MANIFEST", 1, Position(1), Position(2), 1),),
         ),
@@ -91,12 +103,18 @@ def test_a_held_that_cannot_be_is_refused(wrong):
 
 
 class Remembering(MemoryStore):
-    """A memory that remembers what was deleted."""
+    """A memory that remembers what was deleted, with a log that is past slot 2,000."""
 
     def __init__(self):
         """Nothing yet."""
         super().__init__()
         self.batches = []
+
+    async def get(self, key):
+        """The manifest is always there."""
+        if key == "log/manifest/MANIFEST":
+            return Object(encode(PAST), "etag")
+        return await super().get(key)
 
     async def delete(self, keys):
         """Note it."""
@@ -126,7 +144,7 @@ async def test_deletes_come_in_batches_with_progress(held_by):
         SYSTEM_ENTROPY,
         progress=lambda done, total: seen.append((done, total)),
     )
-    await deleter.delete(Held(slots=(Slots(1, 1_101),), nodes=(node(1),)), "nonce")
+    await deleter.delete(Held(log=LOG, slots=(Slots(1, 1_101),), nodes=(node(1),)), "nonce")
     assert [500, 500, 101, 1] == [len(batch) for batch in store.batches]
     assert [(500, 1101), (1000, 1101), (1101, 1101)] == seen
     assert 1101 == deleter.done.count
@@ -143,7 +161,7 @@ async def test_a_rate_waits_between_steps(held_by, monkeypatch):
     monkeypatch.setattr(deletion.asyncio, "sleep", sleep)
     store = Remembering()
     deleter = Deleter(LogObjects(store, "log"), SYSTEM_ENTROPY, rate=10.0)
-    await deleter.delete(Held(slots=(Slots(1, 26),), nodes=()), "nonce")
+    await deleter.delete(Held(log=LOG, slots=(Slots(1, 26),), nodes=()), "nonce")
     assert [10, 10, 5, 1] == [len(batch) for batch in store.batches]
     assert [1.0, 1.0] == slept
 
@@ -153,7 +171,7 @@ async def test_what_is_held_is_written_down_before_anything_goes(held_by):
     held_by(Hold("pin 'a'", 5, 9, 5, 9), Hold("pin 'b'", 7, 12, 7, 12), Hold("far", 90, 99, 90, 99))
     store = Remembering()
     deleter = Deleter(LogObjects(store, "log"), SYSTEM_ENTROPY)
-    await deleter.delete(Held(slots=(Slots(1, 20),), nodes=(node(1), node(12))), "n")
+    await deleter.delete(Held(log=LOG, slots=(Slots(1, 20),), nodes=(node(1), node(12))), "n")
     written = json.loads((await store.get("log/gc/HELD-n")).data)
     assert [{"first_seq_no": 5, "limit_seq_no": 12}] == written["slots"]
     assert [node(1).path] == [n["path_to_snapshot"] for n in written["nodes"]]
@@ -166,7 +184,7 @@ async def test_what_is_held_whole_is_written_down_too(held_by):
     held_by(Hold("pin", 1, 100, 1, 100))
     store = Remembering()
     deleter = Deleter(LogObjects(store, "log"), SYSTEM_ENTROPY)
-    await deleter.delete(Held(slots=(Slots(1, 20),), nodes=()), "n")
+    await deleter.delete(Held(log=LOG, slots=(Slots(1, 20),), nodes=()), "n")
     assert [] == store.batches
     assert b"HELD" not in (await store.get("log/gc/HELD-n")).data
     await deleter.delete_held("")
