@@ -38,9 +38,9 @@ def test_the_worlds_collect_something():
     assert 300 < simulation.ground.deleted
 
 
-def some_seed_fails():
+def some_seed_fails(seeds=MUTANT_SEEDS):
     """Whether the auditor notices."""
-    for seed in MUTANT_SEEDS:
+    for seed in seeds:
         try:
             CollectSimulation(seed).run()
         except CollectionBrokenError:
@@ -74,7 +74,8 @@ def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
         return (await objects.load()).manifest
 
     monkeypatch.setattr("cordwood.log.cursors.prove_not_collected", trusting)
-    assert some_seed_fails()
+    # It takes a move in the moment between the look and the swap: two or three seeds in a hundred.
+    assert some_seed_fails(range(80, 120))
 
 
 @pytest.mark.slow
