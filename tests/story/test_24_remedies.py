@@ -415,13 +415,12 @@ def test_a_busy_writer_applies_the_garbage_itself(monkeypatch, is_on):
         is_over = False
 
         async def write():
-            async def append(writer):
-                while not is_over:
-                    await writer.append(b"x")
-
-            options = cordwood.Options(batch_bytes=1, batch_interval_s=0, intent_interval_s=1.0)
+            # An open loop: there is always something to write, so the manifest never stands still.
+            options = cordwood.Options(batch_interval_s=0, intent_interval_s=1.0)
             async with busy.writer(options=options) as writer:
-                await asyncio.gather(*(append(writer) for _ in range(20)))
+                while not is_over:
+                    writer.append(b"x")
+                    await asyncio.sleep(0.01)
 
         writing = asyncio.ensure_future(write())
         await asyncio.sleep(2)

@@ -29,6 +29,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
     ConflictError,
+    FormatError,
     NotFoundError,
     StateError,
     StoreError,
@@ -193,7 +194,8 @@ class CollectSimulation:
         except CollectionBrokenError as error:
             raise CollectionBrokenError(f"seed {self.seed}: {error}") from error
         except BaseExceptionGroup as group:
-            broken, _ = group.split(CollectionBrokenError)
+            # What somebody finds missing or damaged is a finding, too.
+            broken, _ = group.split((CollectionBrokenError, FormatError))
             if broken is None:
                 raise
             first: BaseException = broken
