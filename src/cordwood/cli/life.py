@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cordwood.base.errors import NotFoundError
+from cordwood.base.errors import InvalidInputError, NotFoundError
 from cordwood.cli.output import command, console, print_json, size
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.sync import Log
@@ -59,7 +59,11 @@ def list_cursors(url: str, *, as_json: bool) -> None:
 @command
 def set_cursor(url: str, name: str, offset: int, *, as_json: bool) -> None:
     """Create the cursor NAME at OFFSET, or move it there."""
-    cursors = Log.from_url(url).cursors
+    log = Log.from_url(url)
+    cursors, end = log.cursors, log.state().next_offset
+    if offset > end:
+        # A consumer that moves on need not look; a number typed wrong would free what nobody read.
+        raise InvalidInputError(f"offset {offset} is behind the end of the log, {end}")
     try:
         witness = cursors.save(name, offset, cursors.load(name))
     except NotFoundError:

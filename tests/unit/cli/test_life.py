@@ -39,6 +39,8 @@ def test_a_cursor_is_set_moved_and_deleted(url):
     assert {"c": 4} == answer("log", "cursor", "list", url)
     assert "4" in call("log", "cursor", "list", url).stdout
     assert "stands at 5" in call("log", "cursor", "set", url, "c", "5").stdout
+    assert "behind the end" in call("log", "cursor", "set", url, "c", "5000").stderr
+    assert {"c": 5} == answer("log", "cursor", "list", url)
     assert answer("log", "cursor", "delete", url, "c")["deleted"]
     assert {} == answer("log", "cursor", "list", url)
     assert "no cursor named" in call("log", "cursor", "delete", url, "c").stderr
