@@ -134,3 +134,21 @@ async def test_local_clocks_mean_nothing(place, numbers, collected):
     assert 60 == pytest.approx(report.due_s)
     assert 0 == report.deleted
     assert 9 < (await collected(late)).deleted
+
+
+async def test_a_cursor_behind_the_end_frees_nothing(log):
+    """It was mistyped: what is not even written cannot have been read."""
+    async with log.writer(create=True) as writer:
+        await writer.append(b"1")
+    witness = await log.cursors.init("c", 1)
+    witness = await log.cursors.save("c", 1_000, witness)
+    with pytest.raises(StateError, match="behind the end"):
+        await log.collect()
+    await log.cursors.save("c", 2, witness)
+    assert 2 == (await log.collect()).oldest_offset
+
+
+async def test_a_cursor_before_the_first_record_stands_at_the_first(log):
+    """As for a reader, offset 0 is the beginning."""
+    await log.create()
+    assert 1 == (await log.cursors.init("c", 0)).offset

@@ -406,10 +406,14 @@ def test_a_busy_writer_applies_the_garbage_itself(monkeypatch, is_on):
     async def main():
         clock = LoopClock()
         ground = MemoryStore(clock=clock)
-        slow = FaultyStore(ground, SeededEntropy(1), clock, latency=Latency(0.05))
+        # The collector is far away: whenever it swaps, the writer has swapped many times.
+        near, far = (
+            FaultyStore(ground, SeededEntropy(1), clock, latency=Latency(seconds))
+            for seconds in (0.02, 0.1)
+        )
         busy, other = (
             cordwood.Log(cordwood.Store.over(s), "orders", clock=clock, entropy=SeededEntropy(n))
-            for n, s in enumerate((slow, slow))
+            for n, s in enumerate((near, far))
         )
         await busy.create(grace_s=5)
         is_over = False

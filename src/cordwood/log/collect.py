@@ -162,10 +162,19 @@ class Collector:
             raise StateError(
                 f"log {self._objects.name!r} has no cursor, so nothing says what may go",
                 code=Code.NO_CURSOR,
-                hint="make one with cursors.init(name, offset): what lies before every cursor goes",
+                hint="make one with cursors.init(name, offset), or `cordwood log cursor set`: what "
+                "lies before every cursor goes",
             )
-        positions = [witness.offset for witness in cursors.values()]
-        return min(positions if keep_from is None else [*positions, keep_from])
+        first = min(cursors.values(), key=lambda witness: witness.offset)
+        # Read after the cursors: a mistyped one must not let go what is not even written.
+        end = (await self._objects.load()).manifest.next_offset
+        if first.offset > end:
+            raise StateError(
+                f"log {self._objects.name!r}: the cursor {first.name!r} stands at {first.offset}, "
+                f"behind the end of the log, {end}",
+                hint=f"move it to {end} or before",
+            )
+        return first.offset if keep_from is None else min(first.offset, keep_from)
 
     async def _garbage(self, cut: Cut, manifest: Manifest, etag: str) -> Garbage:
         stay = {pointer.path for pointer in cut.kept} | {node.path for node in cut.made}

@@ -98,6 +98,8 @@ class Cursors:
             ContendedError: somebody moved it before it was proved.
             InvalidInputError: the name or the offset cannot be one.
         """
+        # Before the first record is where the first record is.
+        offset = 1 if offset == 0 else offset
         await self._check_offset(offset)
         try:
             witness = await self._write(name, offset, "create", proved=False)

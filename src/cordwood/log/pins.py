@@ -21,6 +21,7 @@ from cordwood.base.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    UncertainError,
 )
 from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, NodePointer, decode, encode
@@ -100,6 +101,8 @@ class Pin:
         key = self._objects.key(paths.pin(self.name))
         try:
             self._etag = await self._objects.store.put(key, encode(record, key), Match(self._etag))
+        except UncertainError:
+            raise
         except ConflictError as error:
             raise CollectedError(
                 f"the pin {self.name!r} of log {self._objects.name!r} has ended, or is not the one "

@@ -212,9 +212,8 @@ async def test_a_save_of_no_offset_is_refused(log, offset):
 
 
 async def test_offset_zero_and_the_end_are_positions(log):
-    """Everything, and nothing yet. Zero lies before the first record of a new log."""
-    with pytest.raises(CollectedError):
-        await log.cursors.init("all", 0)
+    """Everything, and nothing yet. Zero is the first record, as for a reader."""
+    assert 1 == (await log.cursors.init("all", 0)).offset
     assert 11 == (await log.cursors.init("none", 11)).offset
 
 
