@@ -192,6 +192,8 @@ def _tell(report: CollectReport) -> None:
     )
     if report.held:
         click.echo(f"kept for {', '.join(report.held)}")
+    if report.gave_up:
+        click.echo("the log changed under every try; collect again")
     if report.due_s > 0:
         click.echo(f"the rest may be deleted in {report.due_s:,.0f} s: collect again then")
 

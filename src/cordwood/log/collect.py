@@ -93,6 +93,8 @@ class CollectReport:
     """Which pins and forks kept something from being deleted."""
     due_s: float = 0.0
     """How long until what was unlinked may be deleted."""
+    gave_up: bool = False
+    """Whether there was something to free, and the log changed under every try."""
 
 
 class Collector:
@@ -394,6 +396,8 @@ class Collector:
             if not garbage.is_pending:
                 break
             garbage = await self.unlink()
+        else:
+            total.gave_up = garbage.phase is not Phase.UNLINKED
         _, swept = await self.sweep(grace_s=grace_s, rate=rate)
         while 0 < swept.due_s <= wait_s:
             # The store's clock may count in whole seconds, so once may not be enough.

@@ -264,3 +264,18 @@ async def test_a_cancelled_garbage_is_finished_by_anybody(log, collector):
     assert marked.nonce != ended.nonce
     assert etag != (await log.objects.load()).etag
     assert 1 == (await log.state()).oldest_offset
+
+
+async def test_a_collection_that_gave_up_says_so(log, monkeypatch):
+    """Which is not the same as one that found nothing to free."""
+
+    async def does_not_fit(self, garbage):
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "_replace_manifest", does_not_fit)
+        report = await log.collect(wait_s=0)
+        assert (0, True) == (report.records, report.gave_up)
+    report = await log.collect(wait_s=0)
+    assert (10, False) == (report.records, report.gave_up)
+    assert not (await log.collect(wait_s=0)).gave_up
