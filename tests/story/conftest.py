@@ -11,6 +11,7 @@ import cordwood
 from cordwood.log import paths
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.handclock import HandClock
 
 
 class Hooked:
@@ -148,30 +149,10 @@ def bodies(read):
     return read_bodies
 
 
-class Time:
-    """A store's clock, in the test's hand."""
-
-    def __init__(self):
-        """Some day, not at a whole second."""
-        self.us = 1_700_000_000_123_456
-
-    def now_us(self):
-        """Now."""
-        return self.us
-
-    def monotonic_s(self):
-        """Now."""
-        return self.us / 1_000_000
-
-    def pass_s(self, seconds):
-        """Later."""
-        self.us += int(seconds * 1_000_000)
-
-
 @pytest.fixture
 def time():
     """What the store says, in `place`."""
-    return Time()
+    return HandClock()
 
 
 @pytest.fixture(params=["memory", "directory"])

@@ -263,8 +263,8 @@ async def test_a_cancelled_garbage_has_the_manifest_replaced(
     await log.mark()
     if not is_on:
 
-        async def as_it_is(self, manifest, etag):
-            return manifest
+        async def as_it_is(self, seen):
+            return seen.manifest
 
         monkeypatch.setattr(collect.Collector, "_bump", as_it_is)
     gate = Gate("put", MANIFEST)

@@ -63,8 +63,8 @@ from cordwood.log.garbage import (
 )
 from cordwood.log.holds import age_us, let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
-from cordwood.log.objects import LogObjects
-from cordwood.log.recovery import Tail, next_tag
+from cordwood.log.objects import Loaded, LogObjects
+from cordwood.log.recovery import Tail, fence, next_tag
 from cordwood.store.api import Match, PutMode
 
 FRAGMENTS_MAX = 10_000
@@ -263,9 +263,10 @@ class Collector:
             if garbage.phase is Phase.MARKED:
                 garbage = garbage.in_phase(Phase.CANCELLED)
                 etag = await self._put(garbage, etag)
-            manifest, before = await self._objects.load()
+            before = await self._objects.load()
+            manifest = before.manifest
             if not is_applied(manifest, garbage):
-                manifest = await self._bump(manifest, before)
+                manifest = await self._bump(before)
             if is_applied(manifest, garbage):
                 # Somebody did it before it was cancelled.
                 garbage = garbage.in_phase(Phase.UNLINKED)
@@ -275,15 +276,14 @@ class Collector:
             return garbage
         return (await self._load()).garbage
 
-    async def _bump(self, manifest: Manifest, etag: str) -> Manifest:
+    async def _bump(self, seen: Loaded) -> Manifest:
         """Have the manifest replaced, by us or by somebody: what is the new one?"""
         while True:
-            tag = next_tag(manifest, Tail.of(manifest), self._entropy)
             with suppress(ConflictError):
-                await self._objects.swap(msgspec.structs.replace(manifest, writer=str(tag)), etag)
-            now, now_etag = await self._objects.load()
-            if now_etag != etag:
-                return now
+                await fence(self._objects, self._entropy, seen)
+            now = await self._objects.load()
+            if now.etag != seen.etag:
+                return now.manifest
 
     # Sweep.
 

@@ -22,34 +22,15 @@ from cordwood.log.format import Fragment, NodePointer, Position, encode
 from cordwood.log.garbage import Garbage, GarbageExtension, Phase
 from cordwood.log.holds import age_us, live_holds
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.handclock import HandClock
 
 COUNT = 40
-
-
-class Time:
-    """The store's clock, in the test's hand."""
-
-    def __init__(self):
-        """Some day, not at a whole second."""
-        self.us = 1_700_000_000_123_456
-
-    def now_us(self):
-        """Now."""
-        return self.us
-
-    def monotonic_s(self):
-        """Now."""
-        return self.us / 1_000_000
-
-    def pass_s(self, seconds):
-        """Later."""
-        self.us += int(seconds * 1_000_000)
 
 
 @pytest.fixture
 def time():
     """What the store says."""
-    return Time()
+    return HandClock()
 
 
 @pytest.fixture
