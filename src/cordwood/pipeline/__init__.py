@@ -1,0 +1,1 @@
+"""What is done with logs, again and again: jobs of units, the engine that runs them, tables."""

@@ -1,0 +1,1 @@
+"""Found by Spark by its name: makes `format("cordwood")` known without a register call."""
