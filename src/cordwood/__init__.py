@@ -28,6 +28,7 @@ from cordwood.fleet.rollup import RollUpReport
 from cordwood.fleet.select import Dirty, Policy, select
 from cordwood.fleet.share import owners
 from cordwood.fleet.survey import Survey, members, survey
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.collect import CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.cursors import Cursors, Witness
@@ -48,6 +49,7 @@ __all__ = [
     "Code",
     "CollectReport",
     "CollectedError",
+    "Committed",
     "ConflictError",
     "ContendedError",
     "CopyReport",
@@ -75,10 +77,12 @@ __all__ = [
     "ScrubReport",
     "Seal",
     "Setsum",
+    "Staged",
     "StateError",
     "Store",
     "StoreError",
     "Survey",
+    "Token",
     "UncertainError",
     "UnsupportedError",
     "Witness",

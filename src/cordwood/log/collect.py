@@ -48,14 +48,15 @@ from cordwood.base.errors import (
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cursors import Cursors
-from cordwood.log.cut import Cut, make_cut, nodes_below
+from cordwood.log.cut import Cut, fragments_below, make_cut, nodes_below
 from cordwood.log.deletion import Deleter, Held, Progress, Slots
-from cordwood.log.format import Manifest, Position, encode
+from cordwood.log.format import BULK, Manifest, Position, encode
 from cordwood.log.garbage import (
     Garbage,
     GarbageExtension,
     GarbageSeen,
     Phase,
+    Upload,
     apply,
     empty,
     is_applied,
@@ -63,8 +64,9 @@ from cordwood.log.garbage import (
 )
 from cordwood.log.holds import age_us, let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
-from cordwood.log.objects import Loaded, LogObjects
-from cordwood.log.recovery import Tail, fence, next_tag
+from cordwood.log.objects import LogObjects
+from cordwood.log.recovery import Tail, have_replaced, next_tag
+from cordwood.log.uploads import sweep_uploads
 from cordwood.store.api import Match, PutMode
 
 FRAGMENTS_MAX = 10_000
@@ -192,7 +194,12 @@ class Collector:
             drop_limit=cut.first_seq_no,
             discard_hex=cut.discarded.hexdigest(),
             first_to_keep=Position(cut.first_to_keep),
-            cordwood=GarbageExtension(self._entropy.token(), Phase.MARKED, etag),
+            cordwood=GarbageExtension(
+                self._entropy.token(),
+                Phase.MARKED,
+                etag,
+                uploads=await self._uploads(cut, manifest),
+            ),
         )
         if apply(manifest, garbage) is None:
             raise CorruptionError(
@@ -200,6 +207,13 @@ class Collector:
                 hint="run `cordwood log scrub`; nothing was changed",
             )
         return garbage
+
+    async def _uploads(self, cut: Cut, manifest: Manifest) -> tuple[Upload, ...]:
+        """Files that go and whose names do not follow from their slots."""
+        if BULK not in manifest.features:
+            return ()
+        gone = await fragments_below(self._objects, cut.dropped)
+        return tuple(Upload(f.path, f.seq_no) for f in gone if paths.is_bulk(f.path))
 
     # Unlink.
 
@@ -266,7 +280,7 @@ class Collector:
             before = await self._objects.load()
             manifest = before.manifest
             if not is_applied(manifest, garbage):
-                manifest = await self._bump(before)
+                manifest = await have_replaced(self._objects, self._entropy, before)
             if is_applied(manifest, garbage):
                 # Somebody did it before it was cancelled.
                 garbage = garbage.in_phase(Phase.UNLINKED)
@@ -275,15 +289,6 @@ class Collector:
             await self._put(garbage, etag)
             return garbage
         return (await self._load()).garbage
-
-    async def _bump(self, seen: Loaded) -> Manifest:
-        """Have the manifest replaced, by us or by somebody: what is the new one?"""
-        while True:
-            with suppress(ConflictError):
-                await fence(self._objects, self._entropy, seen)
-            now = await self._objects.load()
-            if now.etag != seen.etag:
-                return now.manifest
 
     # Sweep.
 
@@ -315,7 +320,13 @@ class Collector:
         first_own = manifest.ancestors[-1].seq_no if manifest.ancestors else 0
         slots = Slots(max(garbage.drop_start, first_own), max(garbage.drop_limit, first_own))
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
-        gone = Held(log=manifest.incarnation, slots=(slots,), nodes=garbage.nodes_to_drop)
+        uploads = tuple(u for u in garbage.uploads if u.seq_no >= first_own)
+        gone = Held(
+            log=manifest.incarnation,
+            slots=(slots,),
+            nodes=garbage.nodes_to_drop,
+            uploads=uploads,
+        )
         await deleter.delete(gone, garbage.nonce)
         report.deleted, report.held = deleter.done.count, deleter.done.held
         place = garbage.first_to_keep.offset, garbage.drop_limit
@@ -356,10 +367,11 @@ class Collector:
             await let_go(self._objects, self._entropy, manifest, *place)
 
     async def sweep_held(self, *, rate: float | None = None) -> CollectReport:
-        """Delete what earlier collections left because it was held, and is held no more."""
+        """Delete what was left: because it was held, and is no more, or as an old upload."""
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
         await deleter.delete_held((await self._load()).garbage.nonce)
         await self._let_go()
+        deleter.done.count += await sweep_uploads(self._objects, self._entropy)
         return CollectReport(deleted=deleter.done.count, held=deleter.done.held)
 
     # All of it.

@@ -5,7 +5,7 @@
     look     nothing under the name that is not understood, no fork that shares files
     fence    a seal with the reason "destroyed": no writer gets in, nothing new can rely on the log
     look     again: what came in before the fence is seen now
-    delete   fragments, nodes, cursors, garbage, pins, intents, holds of forks that are gone
+    delete   fragments, nodes, cursors, garbage, pins, intents, producers, holds of forks gone
     release  its own holds on the logs it was forked from
     delete   MANIFEST; then what slow writers put meanwhile
 
@@ -52,6 +52,7 @@ ORDER = (
     "gc/",
     paths.PIN_PREFIX,
     paths.INTENT_PREFIX,
+    paths.PRODUCER_PREFIX,
     paths.FORK_PREFIX,
 )
 

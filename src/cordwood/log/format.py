@@ -52,12 +52,17 @@ FORMAT = 1
 GRACE_S_DEFAULT = 600
 U64_LIMIT = 2**64
 
+BULK = "bulk"
 COLUMNS = "columns"
 FORK = "fork"
 GAPS = "gaps"
 GRACE = "grace"
+PRODUCERS = "producers"
 SEAL = "seal"
-KNOWN_FEATURES = frozenset({COLUMNS, FORK, GAPS, GRACE, SEAL})
+KNOWN_FEATURES = frozenset({BULK, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL})
+
+STAGED_GRACES = 144
+"""Grace intervals after which an upload that nobody committed is swept: a day, by default."""
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,6 +160,24 @@ class Ancestor(Struct, frozen=True, forbid_unknown_fields=True):
     """The first slot that is not its."""
 
 
+class Producer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who committed in bulk, and its last batch: the same batch is never committed again."""
+
+    id: str
+    batch: int
+    nonce: str
+    records: int
+    offset: int
+    """Of the batch's first record."""
+    at_us: int
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        is_range = 0 <= self.offset <= self.offset + self.records < OFFSET_LIMIT
+        if not self.id or not is_range or not 0 <= self.batch < OFFSET_LIMIT:
+            raise _broken("LOG-9", where, "a producer", str(self))
+
+
 class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """What wal3 does not have: the last field of a manifest, only there when a feature needs it."""
 
@@ -166,6 +189,8 @@ class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """With `fork`: whose files it shares, the oldest first; empty until the fork is finished."""
     seal: Seal | UnsetType = UNSET
     """With `seal`: why and when the log ended."""
+    producers: tuple[Producer, ...] | UnsetType = UNSET
+    """With `producers`: the latest who committed in bulk, the latest last."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,6 +273,18 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.cordwood is UNSET or self.cordwood.fork is UNSET:
             return ()
         return self.cordwood.fork
+
+    @property
+    def producers(self) -> tuple[Producer, ...]:
+        """The latest who committed in bulk."""
+        if self.cordwood is UNSET or self.cordwood.producers is UNSET:
+            return ()
+        return self.cordwood.producers
+
+    @property
+    def staged_s(self) -> int:
+        """How old an upload is when it is swept; one half as old is committed no more."""
+        return STAGED_GRACES * self.grace_s
 
     @property
     def is_unborn(self) -> bool:
@@ -391,6 +428,8 @@ def check_manifest(
     _check_pointers(nodes, fragments, where)
     if nodes and fragments and nodes[-1].limit != fragments[0].start:
         raise _broken("LOG-3", where, f"fragments from {nodes[-1].limit}", str(fragments[0].start))
+    if BULK not in manifest.features and any(paths.is_bulk(f.path) for f in fragments):
+        raise _broken("LOG-9", where, "the feature bulk", "an upload without it")
     if writing and nodes and not fragments:
         raise _broken("LOG-8", where, "a fragment in the root", "nodes only")
     if writing and GAPS not in manifest.features:
@@ -446,6 +485,10 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         raise _broken("LOG-9", where, "seal exactly with the feature seal", "one without it")
     if (FORK in extension.features) != (extension.fork is not UNSET):
         raise _broken("LOG-9", where, "fork exactly with the feature fork", "one without it")
+    if (PRODUCERS in extension.features) != (extension.producers is not UNSET):
+        raise _broken("LOG-9", where, "producers exactly with that feature", "one without it")
+    for producer in manifest.producers:
+        producer.check(where, writing=False)
     limit = 0
     for ancestor in manifest.ancestors:
         # Equal where a fork was forked before it had anything of its own.

@@ -7,14 +7,18 @@ the log's whole state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
+
+import pyarrow as pa
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError, UncertainError
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
+from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.copy import CopyReport, copy
 from cordwood.log.copy import Progress as CopyProgress
@@ -30,6 +34,7 @@ from cordwood.log.format import (
     WriterTag,
     is_grace,
 )
+from cordwood.log.fragment import Compression
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
@@ -187,6 +192,44 @@ class Log:
 
         clock, entropy = self._clock, self._entropy
         return Writer(self._objects, options, clock, entropy, prepare, before_naming)
+
+    # Many who write at once.
+
+    async def stage(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        token: Token,
+        *,
+        compression: Compression = DEFAULT_OPTIONS.compression,
+    ) -> Staged:
+        """Upload records for a bulk commit: nobody sees them until then. See log/bulk.py.
+
+        Any number of processes may stage for one token, at once. Columns as for `append_arrow`.
+        """
+        clock, entropy = self._clock, self._entropy
+        return await stage(self._objects, clock, entropy, data, token, compression)
+
+    async def commit(
+        self,
+        staged: Sequence[Staged],
+        token: Token,
+        *,
+        before_naming: BeforeNaming | None = None,
+    ) -> Committed:
+        """Make uploads visible, in this order: all of them, once, however often it is called.
+
+        Args:
+            staged: what was staged for this token.
+            token: who commits, and which of its batches.
+            before_naming: as for a writer.
+
+        Raises:
+            StateError: the log is sealed; or the token was committed with another number of
+                records, or is older than what its producer committed last; or an upload is gone.
+            InvalidInputError: an upload was staged for another token.
+        """
+        committer = Committer(self._objects, self._clock, self._entropy, before_naming)
+        return await committer.commit(staged, token)
 
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `async with`. With `pin`, of what that pin holds."""

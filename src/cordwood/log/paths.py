@@ -8,9 +8,11 @@
     gc/GARBAGE                                                    what is being collected
     gc/HELD-<id>                                                  collected, but still held
     gc/CLOCK                                                      asks the store what time it is
+    gc/UPLOADS                                                    which bulk uploads were judged
     pin/<name>.json                                               a hold that expires
     fork/<id>.json                                                a fork's hold on its parent
     intent/<kind>-<id>                                            a request to the live writer
+    producer/<id>-%016x.json                                      who committed in bulk, long ago
 
 A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
 of the format. Specified in docs/formats/log.md.
@@ -24,10 +26,13 @@ MANIFEST = "manifest/MANIFEST"
 GARBAGE = "gc/GARBAGE"
 CURSOR_PREFIX = "cursor/"
 CLOCK = "gc/CLOCK"
+UPLOADS = "gc/UPLOADS"
 HELD_PREFIX = "gc/HELD-"
 PIN_PREFIX = "pin/"
 FORK_PREFIX = "fork/"
 INTENT_PREFIX = "intent/"
+PRODUCER_PREFIX = "producer/"
+UPLOAD_PREFIX = "log/Uuid="
 NODE_PREFIX = "snapshot/SNAPSHOT."
 
 SLOTS_PER_BUCKET = 4096
@@ -42,10 +47,11 @@ _KNOWN = re.compile(
     r"log/Bucket=[0-9a-f]{16}/FragmentSeqNo=[0-9a-f]{16}\.parquet"
     r"|log/Uuid=[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.parquet"
     r"|snapshot/SNAPSHOT\.[0-9a-f]{64}"
-    r"|gc/(?:GARBAGE|CLOCK|HELD-[^/]+)"
+    r"|gc/(?:GARBAGE|CLOCK|UPLOADS|HELD-[^/]+)"
     r"|(?:cursor|pin)/[A-Za-z0-9_]+\.json"
     r"|fork/[0-9a-f]{32}\.json"
     r"|intent/[a-z]+-[^/]+"
+    r"|producer/[0-9a-f]{32}-[0-9a-f]{16}\.json"
     r"|manifest/MANIFEST"
 )
 """Every path of the table above."""
@@ -66,6 +72,12 @@ def fragment_seq_no(path: str) -> int | None:
     return int(match[1], 16) if match else None
 
 
+def upload(upload_id: str) -> str:
+    """The path of the bulk upload with this id of 32 hex digits."""
+    i = upload_id
+    return f"{UPLOAD_PREFIX}{i[:8]}-{i[8:12]}-{i[12:16]}-{i[16:20]}-{i[20:]}.parquet"
+
+
 def is_bulk(path: str) -> bool:
     """Whether the path is that of a bulk upload."""
     return _UUID_NAME.fullmatch(path.rpartition("/")[2]) is not None
@@ -79,6 +91,12 @@ def node(setsum_hex: str) -> str:
 def intent(kind: str, token: str) -> str:
     """The path of an intent."""
     return f"{INTENT_PREFIX}{kind}-{token}"
+
+
+def producer(id_hash: str, batch: int | None) -> str:
+    """The path of what is known of a producer's batch; without one, what all of them begin with."""
+    start = f"{PRODUCER_PREFIX}{id_hash}-"
+    return start if batch is None else f"{start}{batch:016x}.json"
 
 
 def held(nonce: str) -> str:

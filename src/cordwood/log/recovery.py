@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -311,6 +312,16 @@ async def fence(objects: LogObjects, entropy: Entropy, seen: Loaded) -> None:
     """
     tag = next_tag(seen.manifest, Tail.of(seen.manifest), entropy)
     await objects.swap(msgspec.structs.replace(seen.manifest, writer=str(tag)), seen.etag)
+
+
+async def have_replaced(objects: LogObjects, entropy: Entropy, seen: Loaded) -> Manifest:
+    """The manifest after `seen`, by us or by somebody else: who stood on that must look again."""
+    while True:
+        with suppress(ConflictError):
+            await fence(objects, entropy, seen)
+        now = await objects.load()
+        if now.etag != seen.etag:
+            return now.manifest
 
 
 async def find_write(

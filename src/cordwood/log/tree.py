@@ -35,6 +35,7 @@ from cordwood.log.format import (
     GAPS,
     GRACE,
     GRACE_S_DEFAULT,
+    PRODUCERS,
     SEAL,
     ZERO,
     Ancestor,
@@ -83,13 +84,15 @@ def heir(
 ) -> Manifest:
     """The first manifest of a log that begins with the end of another: a copy, or a fork.
 
-    Offsets and slots go on from there. Nothing of it was collected, and it is not sealed.
+    Offsets and slots go on from there. Nothing of it was collected, and it is not sealed. It knows
+    who committed in bulk: what is in it already must not come in again.
     """
     features = manifest.features - {FORK, SEAL} | ({FORK} if ancestors is not UNSET else set())
     extension = Extension(
         features=tuple(sorted(features)),
         grace_s=manifest.grace_s if GRACE in features else UNSET,
         fork=ancestors,
+        producers=manifest.producers if PRODUCERS in features else UNSET,
     )
     is_first = (oldest, first_seq_no) == (1, 1)
     return Manifest(

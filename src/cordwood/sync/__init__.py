@@ -1,9 +1,10 @@
 """Blocking twins of the async classes, with the same names: for scripts, notebooks, Spark tasks.
 
-Store, Options, Limits, Setsum, Witness and the errors are the very same objects as in `cordwood`.
+Store, Options, Limits, Setsum, Token, Witness and the errors are the same objects as in `cordwood`.
 """
 
 from cordwood.base.setsum import Setsum
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.cursors import Witness
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
@@ -13,6 +14,7 @@ from cordwood.sync.fleet import Fleet, members, survey
 from cordwood.sync.log import Cursors, Log, Pin, Reader, Writer
 
 __all__ = [
+    "Committed",
     "Cursors",
     "Fleet",
     "Limits",
@@ -22,7 +24,9 @@ __all__ = [
     "Reader",
     "Record",
     "Setsum",
+    "Staged",
     "Store",
+    "Token",
     "Witness",
     "Writer",
     "members",
