@@ -263,10 +263,10 @@ async def test_a_cancelled_garbage_has_the_manifest_replaced(
     await log.mark()
     if not is_on:
 
-        async def as_it_is(self, seen):
+        async def as_it_is(_objects, _entropy, seen):
             return seen.manifest
 
-        monkeypatch.setattr(collect.Collector, "_bump", as_it_is)
+        monkeypatch.setattr(collect, "have_replaced", as_it_is)
     gate = Gate("put", MANIFEST)
     sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
     await gate.reached.wait()

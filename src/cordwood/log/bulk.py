@@ -18,7 +18,7 @@ until then, and what is never committed is swept by age (log/uploads.py).
 3. The run that waits above the manifest is adopted first (log/recovery.py). Uploads then get the
    next slots as their numbers and keep their paths; whatever else lies in those slots is void.
 4. Uploads are looked at before every swap: they must be there, and younger than half the age at
-   which they are swept, by the store's clock.
+   which they are swept, by the store's clock. Staging itself takes a quarter of it at most.
 5. A relative fragment's setsum does not know its place. So nodes over uploads are written only when
    the commit has given them one: the root is long for a moment, then folded.
 
@@ -51,6 +51,7 @@ from cordwood.base.errors import (
     LimitError,
     NotFoundError,
     StateError,
+    StoreError,
 )
 from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
@@ -155,20 +156,33 @@ async def stage(
     token: Token,
     compression: fragments.Compression,
 ) -> Staged:
-    """Upload records that a commit with this token will make visible. One PUT.
+    """Upload records that a commit with this token will make visible. One GET, one PUT.
 
     Raises:
         InvalidInputError, LimitError: as for an append.
+        NotFoundError: there is no such log.
+        StateError: it is sealed.
+        StoreError: the store took so long that a sweep may have met the upload half way.
     """
+    manifest = (await objects.load()).manifest
+    if manifest.seal is not None:
+        raise sealed(objects.name, manifest.seal)
     given = (content_of_arrow(data), token, entropy.token(), clock.now_us(), compression)
     is_small = given[0].num_bytes <= INLINE_BYTES_MAX
     staged, body = _build(*given) if is_small else await in_worker(_build, *given)
+    started_s = clock.monotonic_s()
     try:
         await objects.store.put(objects.key(staged.path), body, "create")
     except AlreadyExistsError as error:
         raise ConflictError(
             f"the upload {staged.path} exists already", hint="stage the records again"
         ) from error
+    took_s = clock.monotonic_s() - started_s
+    if took_s > manifest.staged_s / 4:
+        # Its first attempt may be old enough to be swept although the object is young.
+        raise StoreError(
+            f"the upload {staged.path} took {took_s:.0f} s", hint="stage the records again"
+        )
     return staged
 
 

@@ -35,6 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import UNSET
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -198,7 +199,7 @@ class Collector:
                 self._entropy.token(),
                 Phase.MARKED,
                 etag,
-                uploads=await self._uploads(cut, manifest),
+                uploads=await self._uploads(cut, manifest) or UNSET,
             ),
         )
         if apply(manifest, garbage) is None:

@@ -72,8 +72,8 @@ class GarbageExtension(Struct, frozen=True, forbid_unknown_fields=True):
     manifest: str = ""
     """The etag of the manifest it was computed from."""
     format: int = FORMAT
-    uploads: tuple[Upload, ...] = ()
-    """Which of the fragments that go are uploads."""
+    uploads: tuple[Upload, ...] | UnsetType = UNSET
+    """Which of the fragments that go are uploads, if any are."""
 
 
 class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +107,9 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def uploads(self) -> tuple[Upload, ...]:
         """Which of the fragments that go are uploads."""
-        return () if self.cordwood is UNSET else self.cordwood.uploads
+        if self.cordwood is UNSET or self.cordwood.uploads is UNSET:
+            return ()
+        return self.cordwood.uploads
 
     @property
     def is_foreign(self) -> bool:

@@ -9,7 +9,9 @@ one that is needed never is:
 2. A sweep asks the store what time it is, lists the old ones, has the manifest replaced, and loads
    the new one. What that names stays. A commit that had loaded an earlier manifest loses its swap;
    one that loads a later one finds them twice too old.
-3. What a manifest named once and names no more is being collected, or held: GARBAGE or a HELD
+3. A put may be repeated until it is answered, and a delete may arrive late. So an upload counts as
+   staged only if that took less than a quarter of the age: then none of its attempts was swept.
+4. What a manifest named once and names no more is being collected, or held: GARBAGE or a HELD
    object has it. They are read after the manifest, GARBAGE first (it is emptied only after HELD was
    written), and what they have stays.
 
@@ -70,13 +72,14 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
     """Delete uploads that can never be committed; how many.
 
-    A GET, and a LIST if the log was never swept; more only a few times in the age of an upload.
+    A LIST; if there are uploads a few requests more. Only a few times in the age of an upload all
+    of them are listed, and the part of the log where the old ones may be is walked.
     """
+    if not await _has_any(objects):
+        return 0
     seen = await objects.load()
     incarnation = seen.manifest.incarnation
     mark = await _load_mark(objects, incarnation)
-    if mark.until_us == 0 and not await _has_any(objects):
-        return 0
     age_us = seen.manifest.staged_s * SECOND_US
     # Asked after the manifest was loaded: what is younger than this is not named before its end.
     now_us = await store_time_us(objects, entropy)

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from cordwood.base.errors import StateError
+from cordwood.base.errors import StateError, StoreError
 from cordwood.log import format as formats
 from cordwood.log import tree
 from cordwood.log.bulk import Token
@@ -34,7 +34,7 @@ class BulkSimulation(LifeSimulation):
     def __init__(self, seed: int, climate: Climate | None = None) -> None:
         """Prepare; `run` does it."""
         super().__init__(seed, climate)
-        self._graces = self.chance.choice([1, 2, 4])
+        self._graces = self.chance.choice([4, 8, 20])
         self._num_producers = self.chance.choice([1, 2, 3])
         self._batches: dict[str, int] = {}
         """The next batch of each producer."""
@@ -58,7 +58,12 @@ class BulkSimulation(LifeSimulation):
             uploads = _records(mine, batch)
             for records in uploads:
                 self.ledger.bodies.update(records)
-            staged = [await log.stage(pa.table({"body": records}), token) for records in uploads]
+            try:
+                staged = [
+                    await log.stage(pa.table({"body": records}), token) for records in uploads
+                ]
+            except StoreError:
+                continue
             if self.chance.random() < 0.2:
                 await asyncio.sleep(self.chance.uniform(0.0, 2.0) * self._age_s)
             try:
