@@ -505,7 +505,7 @@ class LifeSimulation:
 
     async def _audit_fork(self, objects: LogObjects) -> None:
         manifest, _ = await objects.load()
-        shared = max((a.limit for a in manifest.ancestors if a.log == LOG), default=0)
+        shared = max((a.limit for a in manifest.ancestors if objects.name_of(a) == LOG), default=0)
         for fragment in await self._fragments(tree.roots(manifest), objects):
             for offset, body in enumerate(self._bodies(fragment, objects), fragment.start):
                 expected = self.ledger.acknowledged.get(offset)
