@@ -10,18 +10,9 @@ import cordwood
 from cordwood.log import paths
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.filling import fill
-from cordwood.testing.handclock import HandClock
+from cordwood.testing.handclock import FlyingClock
 
 OPERATIONS = ("get", "get_range", "head", "put", "delete", "sync")
-
-
-class FlyingClock(HandClock):
-    """Every look is a grace interval later: a sweep never waits."""
-
-    def now_us(self):
-        """Later."""
-        self.pass_s(601)
-        return super().now_us()
 
 
 class Steps:

@@ -472,8 +472,8 @@ class Collector:
             raise StateError(
                 f"log {self._objects.name!r} is being collected by another program, whose work is "
                 f"in {self._objects.key(paths.GARBAGE)}",
-                hint="let it finish; if it never will, make sure that it does not run any more, and "
-                "collect with take_over=True or `cordwood log collect --take-over`",
+                hint="let it finish; if it never will, make sure that it does not run any more, "
+                "and collect with take_over=True or `cordwood log collect --take-over`",
             )
         return seen
 
