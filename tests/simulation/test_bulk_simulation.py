@@ -6,7 +6,7 @@ import pytest
 
 from cordwood.log import bulk, uploads
 from cordwood.testing.bulksim import BulkSimulation
-from cordwood.testing.logsim import ModelBrokenError
+from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(12)
 MUTANT_SEEDS = range(60)

@@ -66,7 +66,7 @@ from cordwood.log.garbage import (
 from cordwood.log.holds import age_us, let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
 from cordwood.log.objects import LogObjects
-from cordwood.log.recovery import Tail, have_replaced, next_tag
+from cordwood.log.recovery import Tail, check_has_tail, have_replaced, next_tag
 from cordwood.log.uploads import sweep_uploads
 from cordwood.store.api import Match, PutMode
 
@@ -141,6 +141,7 @@ class Collector:
             if seen.garbage.is_pending:
                 return seen.garbage
             manifest, etag = await self._objects.load()
+            check_has_tail(self._objects.name, manifest)
             cutoff = await self._cutoff(keep_from)
             try:
                 cut = await make_cut(
@@ -291,6 +292,20 @@ class Collector:
             return garbage
         return (await self._load()).garbage
 
+    async def take_over(self) -> None:
+        """End a collection that another program began and will never finish; ours are left alone.
+
+        It is given up like one of our own: what the log is past already is swept a grace interval
+        from now, anything else stays in the log. While the other program runs, nobody can stop it
+        from doing the rest of its work, so only a person can know that this is safe.
+        """
+        garbage, etag = await load_garbage(self._objects)
+        if garbage.is_foreign:
+            check_has_tail(self._objects.name, (await self._objects.load()).manifest)
+            ours = GarbageExtension(self._entropy.token(), Phase.MARKED)
+            garbage = msgspec.structs.replace(garbage, cordwood=ours)
+            await self._cancel(GarbageSeen(garbage, etag))
+
     # Sweep.
 
     async def sweep(
@@ -386,6 +401,7 @@ class Collector:
         grace_s: float = 0.0,
         rate: float | None = None,
         wait_s: float = 5.0,
+        take_over: bool = False,
     ) -> CollectReport:
         """One pass: finish what was begun, then free what can be freed now.
 
@@ -396,6 +412,8 @@ class Collector:
         _check_pace(grace_s, rate)
         total = CollectReport()
         before, _ = await self._objects.load()
+        if take_over:
+            await self.take_over()
         _add(total, await self.sweep_held(rate=rate))
         _, swept = await self.sweep(grace_s=grace_s, rate=rate)
         _add(total, swept)
@@ -465,8 +483,10 @@ class Collector:
         seen = await load_garbage(self._objects)
         if seen.garbage.is_foreign:
             raise StateError(
-                f"log {self._objects.name!r} is being collected by another program",
-                hint="let it finish",
+                f"log {self._objects.name!r} is being collected by another program, whose work is "
+                f"in {self._objects.key(paths.GARBAGE)}",
+                hint="let it finish; if it never will, make sure that it does not run any more, "
+                "and collect with take_over=True or `cordwood log collect --take-over`",
             )
         return seen
 

@@ -153,7 +153,7 @@ class Ancestor(Struct, frozen=True, forbid_unknown_fields=True):
     """A log whose files a fork shares: pointers up to `limit` lie there."""
 
     log: str
-    """Its name, in the same store."""
+    """Its name, relative to the fork's: `../orders` (log/paths.py)."""
     limit: int
     """The first offset that is not its."""
     seq_no: int
@@ -492,7 +492,7 @@ def _check_extension(manifest: Manifest, where: str) -> None:
     limit = 0
     for ancestor in manifest.ancestors:
         # Equal where a fork was forked before it had anything of its own.
-        if not (paths.is_log_name(ancestor.log) and limit <= ancestor.limit < OFFSET_LIMIT):
+        if not (paths.is_relative_name(ancestor.log) and limit <= ancestor.limit < OFFSET_LIMIT):
             raise _broken("LOG-9", where, "ancestors with rising limits", str(ancestor))
         limit = ancestor.limit
 

@@ -16,11 +16,16 @@
 
 A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
 of the format. Specified in docs/formats/log.md.
+
+Where a store begins is up to who opens it, so a log that names another one names the way there from
+itself: from `wood/trial` the log `wood/orders` is `../orders`, whoever calls the two `trial` and
+`orders`.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import dropwhile
 
 MANIFEST = "manifest/MANIFEST"
 GARBAGE = "gc/GARBAGE"
@@ -151,3 +156,37 @@ def is_log_name(name: object) -> bool:
         and _LOG_NAME.fullmatch(name) is not None
         and not any(segment.strip(".") == "" for segment in name.split("/"))
     )
+
+
+def relative_name(name: str, other: str) -> str:
+    """How the log `name` names the log `other`."""
+    mine, theirs = name.split("/"), other.split("/")
+    while mine and theirs and mine[0] == theirs[0]:
+        del mine[0], theirs[0]
+    return "/".join([".."] * len(mine) + theirs)
+
+
+def resolve_name(name: str, relative: str) -> str | None:
+    """The log that the log `name` names so; None if it lies above the root of the store."""
+    mine, (up, down) = name.split("/"), _split(relative)
+    is_above = folders_missing(name, relative) > 0
+    return None if is_above else "/".join(mine[: len(mine) - up] + down)
+
+
+def folders_missing(name: str, relative: str) -> int:
+    """How many folders further up the store would have to begin for the name to be resolved."""
+    up, down = _split(relative)
+    return max(0, up - len(name.split("/")) + (not down))
+
+
+def is_relative_name(text: str) -> bool:
+    """Whether a log can name another one so."""
+    up, down = _split(text)
+    return is_log_name("/".join(down)) if down else up > 0
+
+
+def _split(relative: str) -> tuple[int, list[str]]:
+    """How many folders it goes up, and the way down from there."""
+    steps = relative.split("/")
+    down = list(dropwhile("..".__eq__, steps))
+    return len(steps) - len(down), down

@@ -141,7 +141,7 @@ class Sealer:
 
     async def _ground(self, *, unborn: bool) -> tuple[Manifest, str, Tail, bool]:
         if unborn:
-            manifest, etag = await self._objects.load(unborn=True)
+            manifest, etag = await self._objects.look()
             if manifest.is_unborn:
                 return manifest, etag, Tail.of(manifest), True
         ground: Ground = await find_ground(self._objects, self._entropy, {})
@@ -188,7 +188,7 @@ def _told(seal: Seal) -> str:
 
 async def _look(objects: LogObjects) -> Manifest | None:
     try:
-        return (await objects.load(unborn=True)).manifest
+        return (await objects.look()).manifest
     except NotFoundError:
         return None
 

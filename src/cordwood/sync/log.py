@@ -215,6 +215,7 @@ class Log:
         grace_s: float = 0.0,
         rate: float | None = None,
         wait_s: float = 5.0,
+        take_over: bool = False,
         progress: CollectProgress | None = None,
     ) -> CollectReport:
         """Free what lies before every cursor: mark, unlink, sweep."""
@@ -225,6 +226,7 @@ class Log:
             grace_s=grace_s,
             rate=rate,
             wait_s=wait_s,
+            take_over=take_over,
             progress=progress,
         )
         return portal.current().run(work)

@@ -25,7 +25,7 @@ from cordwood.log.bulk import Token
 from cordwood.log.format import Manifest
 from cordwood.log.log import Log
 from cordwood.testing.lifesim import Climate, Ledger, LifeSimulation
-from cordwood.testing.logsim import ModelBrokenError
+from cordwood.testing.verdict import ModelBrokenError
 
 
 class BulkSimulation(LifeSimulation):

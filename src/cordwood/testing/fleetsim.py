@@ -42,9 +42,8 @@ from cordwood.store.memory import MemoryStore
 from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store
 from cordwood.testing.faults import Fault, FaultyStore, Latency
-from cordwood.testing.logsim import ModelBrokenError
 from cordwood.testing.processes import Door
-from cordwood.testing.simloop import simulate
+from cordwood.testing.verdict import ModelBrokenError, judged
 
 FACTS = {
     paths.MANIFEST: "manifest",
@@ -233,10 +232,7 @@ class FleetSimulation:
         Raises:
             ModelBrokenError: with the seed in the message.
         """
-        try:
-            simulate(self.seed, self._main)
-        except* ModelBrokenError as group:
-            self._broken += [e for e in group.exceptions if isinstance(e, ModelBrokenError)]
+        judged(self.seed, self._main)
         if self._broken:
             raise ModelBrokenError(f"seed {self.seed}: {self._broken[0]}")
         return self
