@@ -1,8 +1,14 @@
-"""A streaming query that copies one log to another, killed with SIGKILL again and again.
+"""Spark at work on logs, killed with SIGKILL again and again.
 
-Each life is a process group of its own (driver, JVM, Python workers), killed as a whole a random
-moment after it was seen to commit something. The last life runs to the end. Then the copy has the
-bodies of the original, as many, in the same order.
+`kill_copies`: a streaming query copies one log to another. Each life is a process group of its own
+(driver, JVM, Python workers), killed as a whole a random moment after it was seen to commit
+something. The last life runs to the end. Then the copy has the bodies of the original, as many, in
+the same order.
+
+`write_many`: a batch job appends numbered records while its Python processes are killed, one every
+few seconds: those of tasks, which Spark tries again, and those of the driver (planning, commit),
+whereupon the job itself is run again, under the same name. Then the plain reader finds every number
+at its place.
 """
 
 from __future__ import annotations
@@ -11,10 +17,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time  # noqa: TID251 - waits for other processes
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cordwood import sync
 from cordwood.base.clock import Entropy
@@ -28,6 +38,8 @@ AFTER_MAX_S = 2.0
 """How long a life goes on at most after its first commit."""
 
 RECORDS_PER_BATCH = 2_000
+
+TRIES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +153,112 @@ def _copy(directory: str, *, is_last: bool) -> None:
     query = query.trigger(availableNow=True) if is_last else query.trigger(processingTime="0 s")
     query.start(f"file://{directory}/target").awaitTermination()
     spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a batch write went."""
+
+    records: int
+    kills: int
+    tries: int
+    """Times that the job was run: a kill may hit the driver's part of it."""
+    seconds: float
+    wrong: int
+    """Records that are not where they should be."""
+    is_whole: bool
+    orphans: int
+
+    def __str__(self) -> str:
+        """One line."""
+        rate = self.records / self.seconds
+        return (
+            f"{self.records:,} records written in {self.seconds:.0f} s ({rate:,.0f}/s), "
+            f"{self.kills} workers killed, {self.tries} tries, {self.orphans} uploads left over: "
+            f"{self.wrong} records wrong, {'whole' if self.is_whole else 'DAMAGED'}"
+        )
+
+
+def write_many(
+    directory: str, records: int, entropy: Entropy, *, kill: bool, record_bytes: int = 100
+) -> Written:
+    """Write numbered records by Spark, read them by the plain reader."""
+    from cordwood.spark.session import session  # noqa: PLC0415 - not for `kill_copies`
+
+    spark = session("local[2,1000]", conf={"spark.sql.execution.arrow.maxRecordsPerBatch": 10_000})
+    url = f"file://{directory}/many"
+    text = f"rpad(lpad(CAST(id AS STRING), 12, '0'), {record_bytes}, 'x')"
+    df = spark.range(0, records, 1, 16).selectExpr(f"CAST({text} AS BINARY) AS body")
+    killer = _Killer(entropy)
+    if kill:
+        killer.start()
+    started_s = time.monotonic()
+    job = df.write.format("cordwood").mode("append").option("fragmentBytes", "16m")
+    tries = 0
+    try:
+        while tries < TRIES_MAX:
+            tries += 1
+            # A kill that hits the driver's part fails the job; its name makes it safe to repeat.
+            with suppress(Exception):
+                job.option("txnAppId", "many").save(url)
+                break
+    finally:
+        killer.is_over = True
+    seconds = time.monotonic() - started_s
+    log = sync.Log.from_url(url)
+    wrong = abs(log.state().next_offset - 1 - records)
+    place = 0
+    with log.reader() as reader:
+        for batch in reader.read_arrow():
+            numbers = np.char.zfill(np.arange(place, place + batch.num_rows).astype("U12"), 12)
+            expected = pa.array(numbers).cast(pa.binary())
+            found = pc.binary_slice(batch.column("body"), 0, 12)
+            wrong += batch.num_rows - pc.sum(pc.equal(found, expected)).as_py()
+            place += batch.num_rows
+    report = log.scrub(deep=True)
+    orphans = len(_uploads(log)) - len(_fragments(log))
+    return Written(records, killer.kills, tries, seconds, wrong, report.ok, orphans)
+
+
+class _Killer(threading.Thread):
+    """Kills a Python worker of Spark every few seconds."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        super().__init__(daemon=True)
+        self._entropy = entropy
+        self.is_over = False
+        self.kills = 0
+
+    def run(self) -> None:
+        """Until it is over."""
+        while not self.is_over:
+            time.sleep(0.5 + 2.0 * self._entropy.uniform())
+            workers = _python_workers()
+            if workers and not self.is_over:
+                victim = workers[int(self._entropy.uniform() * len(workers))]
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                    self.kills += 1
+
+
+def _python_workers() -> list[int]:
+    """Processes that a Spark daemon below this process has forked for its tasks."""
+    parents: dict[int, int] = {}
+    daemons: set[int] = set()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            with open(f"/proc/{name}/stat", encoding="utf-8") as stat:
+                parents[int(name)] = int(stat.read().rpartition(")")[2].split()[1])
+            with open(f"/proc/{name}/cmdline", "rb") as command:
+                if b"pyspark.daemon" in command.read():
+                    daemons.add(int(name))
+    return [pid for pid in daemons if parents.get(pid) in daemons and _is_below(pid, parents)]
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != os.getpid():
+        pid = parents[pid]
+    return pid == os.getpid()
 
 
 if __name__ == "__main__":
