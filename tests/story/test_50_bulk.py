@@ -11,8 +11,10 @@ import pytest
 import cordwood
 from cordwood import InvalidInputError, LimitError, StateError, StoreError, Token, sync
 from cordwood.log import bulk, paths
-from cordwood.log.format import STAGED_GRACES
+from cordwood.log.format import STAGED_GRACES, Producer
 from cordwood.log.garbage import Phase
+from cordwood.log.producers import PRODUCERS_MAX, find_producer, remember
+from cordwood.store.memory import MemoryStore
 
 JOB = Token("job")
 
@@ -100,7 +102,7 @@ async def test_many_producers_are_remembered(log, bucket, bodies):
     for number in range(20):
         token = Token(f"job {number}")
         await log.commit(await stage(log, token, [b"%d" % number]), token)
-    assert bulk.PRODUCERS_MAX == len((await bucket.manifest())["cordwood"]["producers"])
+    assert PRODUCERS_MAX == len((await bucket.manifest())["cordwood"]["producers"])
     for number in range(20):
         token = Token(f"job {number}")
         again = await log.commit(await stage(log, token, [b"%d" % number]), token)
@@ -112,10 +114,10 @@ async def test_a_producer_that_comes_back_after_others(log, bodies):
     """What was written down of it counts until it commits again."""
     await log.create()
     for batch in range(3):
-        for producer in range(12):
+        for producer in range(20):
             token = Token(f"query {producer}", batch)
             await log.commit(await stage(log, token, [b"x"]), token)
-    for producer in range(12):
+    for producer in range(20):
         token = Token(f"query {producer}", 2)
         assert not (await log.commit(await stage(log, token, [b"x"]), token)).is_new
         with pytest.raises(StateError, match="comes after its batch 2"):
@@ -123,7 +125,7 @@ async def test_a_producer_that_comes_back_after_others(log, bodies):
                 await stage(log, Token(f"query {producer}", 1), [b"x"]),
                 Token(f"query {producer}", 1),
             )
-    assert 36 == len(await bodies(log))
+    assert 60 == len(await bodies(log))
 
 
 async def test_an_empty_commit(log, bodies):
@@ -293,7 +295,7 @@ async def test_an_upload_that_is_too_old_is_refused(place, time, numbers, bodies
     log = await numbers(place, 1)
     staged = await stage(log, JOB, [b"a"])
     time.pass_s(STAGED_GRACES * 60 / 2 + 2)
-    with pytest.raises(StateError, match="uploaded too long ago"):
+    with pytest.raises(StateError, match="cannot be committed any more"):
         await log.commit(staged, JOB)
     assert [b"1"] == await bodies(log)
     await log.commit(await stage(log, JOB, [b"a"]), JOB)
@@ -341,7 +343,7 @@ async def test_a_slow_commit_meets_a_sweep(place, time, numbers, hooked, bucket_
         return await call()
 
     slow = cordwood.Log(cordwood.Store.over(hooked(place, put=sleep)), "orders")
-    with pytest.raises(StateError, match="it is not there"):
+    with pytest.raises(StateError, match="cannot be committed any more"):
         await slow.commit(await stage(slow, JOB, [b"a"]), JOB)
     assert slept
     assert [b"1"] == await bodies(log)
@@ -434,7 +436,7 @@ async def test_copies_and_forks_know_who_committed(place, numbers, bodies):
 async def test_destroying_takes_uploads_and_producers_along(log, bucket):
     """Nothing is left."""
     await log.create()
-    for number in range(12):
+    for number in range(20):
         token = Token(f"job {number}")
         await log.commit(await stage(log, token, [b"x"]), token)
     await stage(log, Token("dead"), [b"x"])
@@ -461,7 +463,7 @@ async def test_an_upload_cut_short_is_not_committed(log, bucket):
     await log.create()
     staged = await stage(log, JOB, [b"a"])
     await bucket.put(staged[0].path, (await bucket.get(staged[0].path))[:-1])
-    with pytest.raises(cordwood.CorruptionError, match="bytes, expected"):
+    with pytest.raises(cordwood.CorruptionError, match="is not the one that was staged"):
         await log.commit(staged, JOB)
 
 
@@ -497,3 +499,244 @@ async def test_staging_for_no_log_and_for_a_sealed_one(log):
     await log.seal("over")
     with pytest.raises(StateError, match="sealed"):
         await stage(log, JOB, [b"a"])
+
+
+# What a review found.
+
+
+async def copied(store, into):
+    """The whole bucket, object by object: the same bytes, at another time."""
+    async for meta in store.list(""):
+        await into.put(meta.key, (await store.get(meta.key)).data)
+
+
+async def test_a_bucket_that_was_copied_keeps_its_uploads(time, numbers, bucket_of, bodies):
+    """All of them look young there, and are named all over the log."""
+    # EVIDENCE-OF: G-63
+    place, elsewhere = MemoryStore(clock=time), MemoryStore(clock=time)
+    log = await numbers(place, 1)
+    await log.cursors.init("hold", 1)
+    age_s = STAGED_GRACES * 60
+    for batch in range(6):
+        token = Token("query", batch)
+        await log.commit(await stage(log, token, [b"%d" % batch]), token)
+        time.pass_s(age_s)
+        await log.collect(wait_s=0)
+    await copied(place, elsewhere)
+    twin = cordwood.Log(cordwood.Store.over(elsewhere), "orders")
+    for _ in range(4):
+        time.pass_s(age_s)
+        await twin.collect(wait_s=0)
+    assert 6 == len(await uploads(bucket_of(elsewhere)))
+    assert (await twin.scrub(deep=True)).ok
+
+
+async def test_what_an_earlier_log_left_of_its_producers_means_nothing(log, bucket, bodies):
+    """A put of the old log arrives in the new one."""
+    # EVIDENCE-OF: G-62
+    await log.create()
+    for number in range(20):
+        token = Token(f"job {number}")
+        await log.commit(await stage(log, token, [b"old"]), token)
+    left = {key: await bucket.get(key) for key in await bucket.keys() if "producer/" in key}
+    assert left
+    await log.destroy()
+    await log.create()
+    for key, data in left.items():
+        await bucket.put(key, data)
+    for number in range(20):
+        token = Token(f"job {number}")
+        assert (await log.commit(await stage(log, token, [b"new"]), token)).is_new
+    assert [b"new"] * 20 == await bodies(log)
+
+
+async def test_a_late_put_of_an_earlier_batch_is_not_believed(log, bucket):
+    """What is written down of a producer only rises."""
+    await log.create()
+    manifest = await log.manifest()
+    newer = Producer("query", 7, "", 1, 1, 0)
+    older = Producer("query", 3, "", 1, 1, 0)
+    await remember(log.objects, manifest.incarnation, newer)
+    await remember(log.objects, manifest.incarnation, older)
+    assert newer == await find_producer(log.objects, manifest, "query")
+
+
+async def test_jobs_that_nobody_asks_for_are_forgotten(place, time, numbers, bucket_of):
+    """When their uploads would have been swept; streams and named jobs are not."""
+    log, bucket = await numbers(place, 1), bucket_of(place)
+    await log.cursors.init("hold", 1)
+    for number in range(40):
+        token = Token(f"job {number}", once=number % 2 == 0)
+        await log.commit(await stage(log, token, [b"x"]), token)
+    time.pass_s(1.3 * STAGED_GRACES * 60)
+    await log.collect(wait_s=0)
+    kept = [key for key in await bucket.keys() if key.startswith("producer/")]
+    assert 12 == len(kept)
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [{"records": 3}, {"setsum": "0" * 64}, {"at_us": 10**30}, {"records": 0}, {"bytes": 1}],
+    ids=str,
+)
+async def test_what_staged_says_is_checked(log, forgery):
+    """Against the upload itself."""
+    await log.create()
+    staged = await stage(log, JOB, [b"a"])
+    wrong = msgspec.structs.replace(staged[0], **forgery)
+    with pytest.raises(cordwood.CorruptionError, match="is not the one that was staged"):
+        await log.commit([wrong], JOB)
+    assert 1 == (await log.state()).next_offset
+
+
+async def test_an_upload_cannot_be_passed_to_another_token(log):
+    """Nor by somebody who changes what is said of it."""
+    await log.create()
+    staged = await stage(log, JOB, [b"a"])
+    await log.commit(staged, JOB)
+    other = Token("other")
+    moved = msgspec.structs.replace(staged[0], token=other.key)
+    with pytest.raises(cordwood.CorruptionError, match="is not the one that was staged"):
+        await log.commit([moved], other)
+
+
+async def test_things_that_are_no_token_and_no_upload(log):
+    """One clear line each."""
+    await log.create()
+    staged = await stage(log, JOB, [b"a"])
+    with pytest.raises(InvalidInputError, match=r"cordwood\.Token"):
+        await log.stage(table(b"a"), "job")
+    with pytest.raises(InvalidInputError, match=r"cordwood\.Token"):
+        await log.commit(staged, "job")
+    with pytest.raises(InvalidInputError, match="a list of what `stage` gave"):
+        await log.commit(staged[0], JOB)
+    with pytest.raises(InvalidInputError, match="no compression 'gzip'"):
+        await log.stage(table(b"a"), JOB, compression="gzip")
+
+
+async def test_a_swap_in_doubt_and_then_silence(memory, log, hooked, bodies):
+    """Nobody may say that nothing was written."""
+    # EVIDENCE-OF: G-62
+    await log.create()
+    swapped = []
+
+    async def lose(call, key, data, mode):
+        etag = await call()
+        if key.endswith(paths.MANIFEST):
+            swapped.append(key)
+            raise cordwood.UncertainError("the answer was lost", write_id="x")
+        return etag
+
+    async def silent(call, key):
+        if swapped:
+            raise StoreError("the store is away", applied=False)
+        return await call()
+
+    seen = cordwood.Log(cordwood.Store.over(hooked(memory, put=lose, get=silent)), "orders")
+    staged = await stage(seen, JOB, [b"a"])
+    with pytest.raises(cordwood.UncertainError, match="may have taken effect"):
+        await seen.commit(staged, JOB)
+    assert not (await log.commit(staged, JOB)).is_new
+    assert [b"a"] == await bodies(log)
+
+
+async def test_many_uploads_beside_a_busy_writer_on_a_slow_store(memory, log, hooked):
+    """Uploads are looked at before a turn is asked for, not in it."""
+    await log.create()
+
+    async def slow(call, *_):
+        await asyncio.sleep(0.05)
+        return await call()
+
+    seen = cordwood.Log(cordwood.Store.over(hooked(memory, head=slow)), "orders")
+    is_over = False
+
+    async def write():
+        async with log.writer(options=cordwood.Options(intent_interval_s=0.1)) as writer:
+            while not is_over:
+                await writer.append(b"x")
+
+    work = asyncio.ensure_future(write())
+    staged = await stage(log, JOB, *([b"%d" % n] for n in range(800)))
+    try:
+        await asyncio.wait_for(seen.commit(staged, JOB), 60)
+    finally:
+        is_over = True
+        await work
+
+
+async def test_a_moved_log_knows_what_was_committed(log, bodies):
+    """Both are one order: a batch that is replayed into the second is in the first."""
+    # EVIDENCE-OF: G-62
+    await log.create()
+    token = Token("query", 4)
+    await log.commit(await stage(log, token, [b"a"]), token)
+    onward = cordwood.Log(log.store, "onward")
+    await log.migrate(onward)
+    assert not (await onward.commit(await stage(onward, token, [b"a"]), token)).is_new
+    assert [] == await bodies(onward)
+
+
+async def test_uploads_swept_and_a_twin_that_was_faster(place, time, numbers):
+    """Whoever comes too late and finds its token made is told that, not to write again."""
+    log = await numbers(place, 1)
+    await log.cursors.init("hold", 2)
+    late = await stage(log, JOB, [b"a"])
+    done = await log.commit(await stage(log, JOB, [b"a"]), JOB)
+    time.pass_s(2 * STAGED_GRACES * 60)
+    await log.collect(wait_s=0)
+    assert msgspec.structs.replace(done, is_new=False) == await log.commit(late, JOB)
+
+
+async def test_a_damaged_node_does_not_stop_a_collection(place, time, numbers, bucket_of):
+    """Only uploads wait, and the report says so."""
+    log, bucket = await numbers(place, 100), bucket_of(place)
+    await log.cursors.init("jobs", 20)
+    await stage(log, Token("dead"), [b"x"])
+    newest = (await bucket.manifest())["snapshots"][-1]["path_to_snapshot"]
+    good = await bucket.get(newest)
+    await bucket.put(newest, b"{}")
+    time.pass_s(2 * STAGED_GRACES * 60)
+    report = await log.collect(wait_s=0)
+    assert "uploads were not swept" in report.skipped
+    assert (await log.state()).oldest_offset > 10
+    await bucket.put(newest, good)
+    time.pass_s(STAGED_GRACES * 60)
+    await log.collect(wait_s=0)
+    assert [] == await uploads(bucket)
+
+
+async def test_equal_uploads_fold_and_are_collected(place, time, numbers, leftovers, bucket_of):
+    """Nodes over them are named by their place: none has another one's name, now or later."""
+
+    class Standing:
+        def now_us(self):
+            return 1
+
+        def monotonic_s(self):
+            return time.monotonic_s()
+
+    await numbers(place, 1)
+    bucket = bucket_of(place)
+    log = cordwood.Log(cordwood.Store.over(place), "orders", clock=Standing())
+    for batch in range(5):
+        token = Token("query", batch)
+        await log.commit(await stage(log, token, *([b"x"] for _ in range(64))), token)
+    assert 30 > len((await bucket.manifest())["fragments"])
+    fork = cordwood.Log(log.store, "trial", clock=Standing())
+    await log.fork(fork)
+    token = Token("other")
+    await fork.commit(await stage(fork, token, *([b"x"] for _ in range(64))), token)
+    async with fork.reader() as reader:
+        offsets = [record.offset async for record in reader.read()]
+    assert list(range(1, 386)) == offsets
+    assert (await fork.scrub(deep=True)).ok
+    await log.cursors.init("jobs", 200)
+    await log.collect(wait_s=0)
+    time.pass_s(61)
+    await log.collect(wait_s=0)
+    assert (await log.scrub(deep=True)).ok
+    assert (await fork.scrub(deep=True)).ok
+    copy = cordwood.Log(log.store, "copy")
+    await fork.copy(copy)
+    assert (await copy.scrub(deep=True)).ok

@@ -10,23 +10,21 @@ An upload counts its offsets from 0: where it will lie is known only at the comm
 until then, and what is never committed is swept by age (log/uploads.py).
 
 1. A commit has a **token**: who produces (an id) and which of its batches this is. The manifest
-   keeps the last batch of each producer, so the swap that makes records visible also makes their
-   token known. A commit whose answer was lost, or that is made again by somebody who does not know,
-   finds its token and gives the answer that the first one would have given.
+   keeps the last batch of each producer (log/producers.py), so the swap that makes records visible
+   also makes their token known. A commit whose answer was lost, or that is made again by somebody
+   who does not know, finds its token and gives the answer that the first one would have given.
 2. An upload belongs to the token it was staged for. A token is committed once, so no file is ever
    named twice, and collection may delete it when its place is collected.
 3. The run that waits above the manifest is adopted first (log/recovery.py). Uploads then get the
    next slots as their numbers and keep their paths; whatever else lies in those slots is void.
-4. Uploads are looked at before every swap: they must be there, and younger than half the age at
-   which they are swept, by the store's clock. Staging itself takes a quarter of it at most.
+4. Uploads are looked at once: each must be there, and be what it is said to be. Before every swap
+   the store is asked what time it is: all of them must be younger than half the age at which they
+   are swept. (They are immutable, so that is enough.) Staging takes a quarter of it at most.
 5. A relative fragment's setsum does not know its place. So nodes over uploads are written only when
    the commit has given them one: the root is long for a moment, then folded.
 
 Crash before the swap, and nothing is visible; after it, and everything is. Two commits at once go
 one after the other. Beside a busy writer a commit asks for a turn.
-
-The manifest keeps the `PRODUCERS_MAX` latest producers. An older one is written down in an object
-of its own before it leaves: who does not find a producer in the manifest lists those.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import get_args
 
 import msgspec
 import pyarrow as pa
@@ -52,8 +51,9 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
     StoreError,
+    UncertainError,
 )
-from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
+from cordwood.base.limits import FRAGMENT_BYTES_MAX, MANIFEST_BYTES_MAX, OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import in_worker
 from cordwood.log import fragment as fragments
@@ -62,31 +62,37 @@ from cordwood.log.format import (
     BULK,
     COLUMNS,
     PRODUCERS,
+    STAGED_GRACES,
     Extension,
     Fragment,
     Manifest,
     Node,
     Producer,
-    decode,
     encode,
 )
-from cordwood.log.holds import age_us, store_time_us
+from cordwood.log.holds import store_time_us
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
+from cordwood.log.producers import PRODUCERS_MAX, find_producer, remember
 from cordwood.log.records import Content, content_of_arrow
 from cordwood.log.recovery import BeforeNaming, Ground, Tail, find_ground, next_tag
 from cordwood.log.seal import sealed
 
-PRODUCERS_MAX = 8
-"""Producers that the manifest itself keeps: it is written with every append."""
-
 UPLOADS_MAX = 10_000
 """Uploads of one commit: each is a pointer in the root until it is folded."""
+
+COMPRESSIONS = get_args(fragments.Compression)
 
 INLINE_BYTES_MAX = 256 * 1024
 """Uploads up to this are built on the event loop; larger ones in a thread, not to hold it up."""
 
 LOOKS_AT_ONCE = 32
+
+FOLD_AT_ONCE = 256
+"""Nodes put before a manifest names them: a large commit is folded in a few swaps."""
+
+ROOT_BYTES_MAX = MANIFEST_BYTES_MAX // 4
+"""A commit makes no larger root: something keeps it from being folded, and writers need room."""
 
 ID_BYTES_MAX = 256
 
@@ -100,6 +106,8 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
     """Which batch of the producer's; they rise."""
     nonce: str = ""
     """Which run of the producer, for people."""
+    once: bool = False
+    """Whether it is made for one job and asked for by that alone: it may be forgotten in time."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be one."""
@@ -164,6 +172,11 @@ async def stage(
         StateError: it is sealed.
         StoreError: the store took so long that a sweep may have met the upload half way.
     """
+    _check_token(token)
+    if compression not in COMPRESSIONS:
+        raise InvalidInputError(
+            f"there is no compression {compression!r}", hint=f"use {', '.join(COMPRESSIONS)}"
+        )
     manifest = (await objects.load()).manifest
     if manifest.seal is not None:
         raise sealed(objects.name, manifest.seal)
@@ -223,103 +236,144 @@ class Committer:
     async def commit(self, staged: Sequence[Staged], token: Token) -> Committed:
         """Make the uploads visible, in this order, all or none of them.
 
-        On a log at rest two GETs, a LIST, a PUT and one HEAD for each upload; then the folding.
+        On a log at rest three GETs and two PUTs, and for each upload a HEAD and a GET; then the
+        folding.
 
         Raises:
             StateError: the log is sealed; or the token was committed with other records, or is
                 older than what its producer committed last; or an upload is too old.
             InvalidInputError: an upload belongs to another token.
+            UncertainError: it may have taken effect, and the store does not answer any more.
         """
         _check(staged, token)
         asker = Asker(self._objects, self._clock, self._entropy)
+        doubt: UncertainError | None = None
         try:
+            oldest_us = await self._look_at(staged)
             while True:
                 told = self._before_naming
                 ground = await find_ground(self._objects, self._entropy, {}, before_naming=told)
                 known = await self._find(ground.manifest, token)
                 if known is not None:
-                    # Seen by reading: it must survive a power cut before anybody relies on it.
-                    await self._objects.sync([paths.MANIFEST])
                     return _answer(known, staged, token)
+                # From here on it has certainly not been made.
+                doubt = None
                 if ground.manifest.seal is not None:
                     raise sealed(self._objects.name, ground.manifest.seal)
                 if not staged:
                     return Committed(ground.manifest.next_offset, 0, is_new=True)
                 if ground.named:
-                    with suppress(ConflictError):
+                    await self._check_age(oldest_us, ground.manifest)
+                    try:
                         return await self._swap(ground, staged, token)
+                    except UncertainError as error:
+                        doubt = error
+                    except ConflictError:
+                        pass
                 await asker.ask()
+        except StoreError as error:
+            if doubt is None:
+                raise
+            raise UncertainError(
+                f"the commit of batch {token.batch} of {token.id!r} may have taken effect: "
+                f"{error.message}",
+                write_id=token.key,
+                hint="commit again with the same token",
+            ) from error
+        except _GoneError as error:
+            manifest, _ = await self._objects.load()
+            known = await self._find(manifest, token)
+            if known is None:
+                raise StateError(error.message, hint=error.hint) from None
+            return _answer(known, staged, token)
         finally:
             await asker.release()
 
     async def _swap(self, ground: Ground, staged: Sequence[Staged], token: Token) -> Committed:
         manifest = ground.manifest
-        await self._look_at(staged, manifest)
         count = sum(one.records for one in staged)
         producer = Producer(
-            token.id, token.batch, token.nonce, count, manifest.next_offset, self._clock.now_us()
+            token.id,
+            token.batch,
+            token.nonce,
+            count,
+            manifest.next_offset,
+            self._clock.now_us(),
+            token.once,
         )
         producers = (*(p for p in manifest.producers if p.id != token.id), producer)
         for left in producers[:-PRODUCERS_MAX]:
-            await self._write_down(left)
+            await remember(self._objects, manifest.incarnation, left)
+        wanted = committed(ground, staged, producers[-PRODUCERS_MAX:], self._entropy)
+        if len(encode(wanted)) > ROOT_BYTES_MAX:
+            raise LimitError(
+                f"the manifest would have more than {ROOT_BYTES_MAX} bytes",
+                hint="something keeps it from being folded: may snapshot/ be written?",
+            )
         if self._before_naming is not None and not ground.is_announced:
             await self._before_naming(manifest.next_offset)
-        wanted = committed(ground, staged, producers[-PRODUCERS_MAX:], self._entropy)
         etag = await self._objects.swap(wanted, ground.etag)
         with suppress(CordwoodError):
             # The records are in the log. Should this fail, the next writer folds.
             await self._fold(wanted, etag)
         return Committed(producer.offset, count, is_new=True)
 
-    async def _look_at(self, staged: Sequence[Staged], manifest: Manifest) -> None:
-        """Rule 4. The clock is asked after the manifest was loaded: see log/uploads.py."""
-        now_us = await store_time_us(self._objects, self._entropy)
-        oldest_us = now_us - manifest.staged_s * 1_000_000 // 2
+    async def _look_at(self, staged: Sequence[Staged]) -> int:
+        """Raise unless every upload is what it is said to be; when the oldest was made."""
+        oldest_us = OFFSET_LIMIT
         for i in range(0, len(staged), LOOKS_AT_ONCE):
             some = staged[i : i + LOOKS_AT_ONCE]
-            await asyncio.gather(*(self._look(one, oldest_us, now_us) for one in some))
+            oldest_us = min(oldest_us, *await asyncio.gather(*map(self._look, some)))
+        return oldest_us
 
-    async def _look(self, one: Staged, oldest_us: int, now_us: int) -> None:
+    async def _look(self, one: Staged) -> int:
+        key, store = self._objects.key(one.path), self._objects.store
         try:
-            meta = await self._objects.store.head(self._objects.key(one.path))
+            meta = await store.head(key)
+            start = max(0, meta.size_bytes - fragments.FOOTER_PEEK_BYTES)
+            footer = await store.get_range(key, start, meta.size_bytes - start)
         except NotFoundError:
             raise _gone(one, "it is not there") from None
-        if now_us - age_us(meta.modified_us, now_us) < oldest_us:
-            raise _gone(one, "it was uploaded too long ago")
-        if meta.size_bytes != one.bytes:
+        link = fragments.read_footer_link(footer, one.path)
+        said = (one.id, 0, one.records, one.at_us, one.setsum, one.token)
+        found = link and (link.id, link.start, link.limit, link.at, link.setsum, link.prev_id)
+        if meta.size_bytes != one.bytes or said != found:
             raise CorruptionError(
-                f"the upload {one.path} has {meta.size_bytes} bytes, expected {one.bytes}",
-                where=self._objects.key(one.path),
-                hint="write the records again, with a new token",
+                f"the upload {one.path} is not the one that was staged: expected {one.bytes} bytes "
+                f"with {said}, got {meta.size_bytes} with {found}",
+                where=key,
+                hint="nothing was written; stage the records again",
+            )
+        return meta.modified_us
+
+    async def _check_age(self, oldest_us: int, manifest: Manifest) -> None:
+        """Rule 4. The clock is asked after the manifest was loaded: see log/uploads.py."""
+        now_us = await store_time_us(self._objects, self._entropy)
+        if now_us - oldest_us > manifest.staged_s * 1_000_000 // 2:
+            raise _GoneError(
+                f"uploads made {(now_us - oldest_us) // 1_000_000} s ago, by the store's clock, "
+                "cannot be committed any more",
+                hint="nothing was written; write the records again. A commit has to come within "
+                f"{manifest.staged_s // 2} s, which is {STAGED_GRACES // 2} times the log's grace",
             )
 
     async def _find(self, manifest: Manifest, token: Token) -> Producer | None:
-        """What is known of the token's producer, if the token must not be committed any more.
-
-        A producer is written down before it leaves the manifest, so it is found in one or the
-        other by who looks in this order.
-        """
-        known = next((p for p in manifest.producers if p.id == token.id), None)
-        if known is None:
-            prefix = paths.producer(_hash(token.id), None)
-            keys = [meta.key async for meta in self._objects.list(prefix)]
-            if keys:
-                data, _ = await self._objects.store.get(max(keys))
-                known = decode(Producer, data, max(keys))
-        return known if known is not None and known.batch >= token.batch else None
-
-    async def _write_down(self, producer: Producer) -> None:
-        key = self._objects.key(paths.producer(_hash(producer.id), producer.batch))
-        try:
-            await self._objects.store.put(key, encode(producer, key), "create")
-        except AlreadyExistsError:
-            await self._objects.store.sync([key])
+        """What is known of the token's producer, if the token must not be committed any more."""
+        known = await find_producer(self._objects, manifest, token.id)
+        if known is None or known.batch < token.batch:
+            return None
+        # Seen by reading: it must survive a power cut before anybody relies on it.
+        await self._objects.sync([paths.MANIFEST])
+        return known
 
     async def _fold(self, manifest: Manifest, etag: str) -> None:
         """Make the root small again. Whoever swaps meanwhile goes on with it."""
         taken: set[str] = set()
-        while nodes := tree.fold(manifest, manifest.writer, taken=taken):
-            outcomes = await asyncio.gather(*(self._put_node(node) for node in nodes))
+        while nodes := tree.fold(manifest, manifest.writer, taken=taken, most=FOLD_AT_ONCE):
+            outcomes: list[bool] = []
+            for i in range(0, len(nodes), LOOKS_AT_ONCE):
+                some = nodes[i : i + LOOKS_AT_ONCE]
+                outcomes += await asyncio.gather(*map(self._put_node, some))
             smaller = manifest
             for node, is_put in zip(nodes, outcomes, strict=True):
                 if is_put:
@@ -364,7 +418,19 @@ def committed(
     return msgspec.structs.replace(named, cordwood=extension)
 
 
+class _GoneError(CordwoodError):
+    """An upload cannot be committed any more; unless it was, by somebody else."""
+
+
+def _check_token(token: object) -> None:
+    if not isinstance(token, Token):
+        raise InvalidInputError(f"a token is a cordwood.Token, not {token!r}")
+
+
 def _check(staged: Sequence[Staged], token: Token) -> None:
+    _check_token(token)
+    if isinstance(staged, Staged) or any(not isinstance(one, Staged) for one in staged):
+        raise InvalidInputError("a commit takes a list of what `stage` gave")
     if len(staged) > UPLOADS_MAX:
         raise LimitError(
             f"a commit of {len(staged)} uploads, the limit is {UPLOADS_MAX}",
@@ -402,12 +468,8 @@ def _is_text(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and len(text.encode()) <= ID_BYTES_MAX
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _gone(one: Staged, why: str) -> StateError:
-    return StateError(
+def _gone(one: Staged, why: str) -> _GoneError:
+    return _GoneError(
         f"the upload {one.path} cannot be committed: {why}",
         hint="nothing was written; write the records again",
     )

@@ -96,6 +96,8 @@ class CollectReport:
     """Which pins and forks kept something from being deleted."""
     due_s: float = 0.0
     """How long until what was unlinked may be deleted."""
+    skipped: str = ""
+    """What was left undone because something is damaged, if anything was."""
     gave_up: bool = False
     """Whether there was something to free, and the log changed under every try."""
 
@@ -387,8 +389,13 @@ class Collector:
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
         await deleter.delete_held((await self._load()).garbage.nonce)
         await self._let_go()
-        deleter.done.count += await sweep_uploads(self._objects, self._entropy)
-        return CollectReport(deleted=deleter.done.count, held=deleter.done.held)
+        report = CollectReport(deleted=deleter.done.count, held=deleter.done.held)
+        try:
+            report.deleted += await sweep_uploads(self._objects, self._entropy)
+        except CorruptionError as error:
+            # A damaged node hides what it names; what can be collected need not wait for that.
+            report.skipped = f"uploads were not swept: {error.message}"
+        return report
 
     # All of it.
 
@@ -537,6 +544,7 @@ def _add(total: CollectReport, part: CollectReport) -> None:
     total.deleted += part.deleted
     total.due_s = part.due_s
     total.held += [what for what in part.held if what not in total.held]
+    total.skipped = total.skipped or part.skipped
 
 
 def _busy(name: str) -> StateError:

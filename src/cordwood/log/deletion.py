@@ -70,7 +70,9 @@ class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless it can be one."""
         is_wrong = any(not 0 <= s.first_seq_no <= s.limit_seq_no for s in self.slots)
-        is_wrong |= any(n.path != paths.node(n.setsum_hex) for n in self.nodes)
+        is_wrong |= any(
+            not paths.is_node(n.path, n.setsum_hex, n.start, n.limit) for n in self.nodes
+        )
         if self.format != FORMAT or is_wrong:
             raise CorruptionError(f"{where}: not a list of what is held", where=where)
         check_uploads(self.uploads, where)

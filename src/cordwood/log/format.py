@@ -19,7 +19,7 @@ LOG-3  nodes, then fragments, are contiguous: each starts where the one before e
 LOG-4  sequence numbers of fragments increase; they are consecutive unless the feature `gaps` is on.
 LOG-5  initial_offset, if present, is the oldest offset; initial_seq_no is above no fragment's.
 LOG-6  every path stays inside the log; a slot's path names its sequence number; a node's path ends
-       in its setsum.
+       in its setsum, or over uploads in the digest of its setsum and its place.
 LOG-7  a node holds nodes or fragments, never both, never nothing; its depth is more than its
        children's; its setsum is the sum of theirs.
 LOG-8  where there is a node there is a fragment: the newest is always in the root, because the next
@@ -170,12 +170,26 @@ class Producer(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int
     """Of the batch's first record."""
     at_us: int
+    once: bool = False
+    """Whether nobody will ask for it any more when its uploads would have been swept."""
 
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless it can be one."""
         is_range = 0 <= self.offset <= self.offset + self.records < OFFSET_LIMIT
         if not self.id or not is_range or not 0 <= self.batch < OFFSET_LIMIT:
             raise _broken("LOG-9", where, "a producer", str(self))
+
+
+class Remembered(Struct, frozen=True, forbid_unknown_fields=True):
+    """The object producer/<hash>.json: a producer that has left the manifest."""
+
+    log: str
+    """The log's incarnation: one left by an earlier log of this name means nothing."""
+    producer: Producer
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        self.producer.check(where, writing=writing)
 
 
 class Extension(Struct, frozen=True, forbid_unknown_fields=True):
@@ -461,8 +475,7 @@ def check_node(node: Node, where: str | None = None) -> None:
     _check_pointers(node.nodes, node.fragments, where)
     if not 0 < node.depth <= NODE_DEPTH_MAX or any(c.depth >= node.depth for c in node.nodes):
         raise _broken("LOG-7", where, "a depth above its children's", str(node.depth))
-    if node.path != paths.node(node.setsum_hex):
-        raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
+    _check_node_path(node.pointer(), where)
     _check_sum("LOG-7", where, node.setsum_hex, (), node.nodes, node.fragments)
 
 
@@ -531,7 +544,11 @@ def _check_pointers(
 def _check_node_pointer(node: NodePointer, where: str) -> None:
     if not 0 < node.depth <= NODE_DEPTH_MAX:
         raise _broken("LOG-7", where, f"depth 1 to {NODE_DEPTH_MAX}", str(node.depth))
-    if node.path != paths.node(node.setsum_hex):
+    _check_node_path(node, where)
+
+
+def _check_node_path(node: NodePointer, where: str) -> None:
+    if not paths.is_node(node.path, node.setsum_hex, node.start, node.limit):
         raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
 
 

@@ -139,7 +139,8 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for node in self.nodes_to_make:
             check_node(node, f"{where}: {node.path}")
         for pointer in self.nodes_to_drop:
-            if pointer.path != paths.node(pointer.setsum_hex):
+            place = pointer.start, pointer.limit
+            if not paths.is_node(pointer.path, pointer.setsum_hex, *place):
                 raise CorruptionError(f"{where}: {pointer.path} is no node's name", where=where)
         check_uploads(self.uploads, where)
 

@@ -3,7 +3,8 @@
     manifest/MANIFEST                                             the one mutable root
     log/Bucket=%016x/FragmentSeqNo=%016x.parquet                  slot seq_no, create-only
     log/Uuid=<uuid>.parquet                                       a bulk upload
-    snapshot/SNAPSHOT.<64 hex>                                    a node, named by its setsum
+    snapshot/SNAPSHOT.<64 hex>                                    a node, named by its setsum; over
+                                                                  uploads by its place as well
     cursor/<name>.json                                            a cursor
     gc/GARBAGE                                                    what is being collected
     gc/HELD-<id>                                                  collected, but still held
@@ -12,7 +13,7 @@
     pin/<name>.json                                               a hold that expires
     fork/<id>.json                                                a fork's hold on its parent
     intent/<kind>-<id>                                            a request to the live writer
-    producer/<id>-%016x.json                                      who committed in bulk, long ago
+    producer/<32 hex>.json                                        who committed in bulk, long ago
 
 A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
 of the format. Specified in docs/formats/log.md.
@@ -24,6 +25,7 @@ itself: from `wood/trial` the log `wood/orders` is `../orders`, whoever calls th
 
 from __future__ import annotations
 
+import hashlib
 import re
 from itertools import dropwhile
 
@@ -56,7 +58,7 @@ _KNOWN = re.compile(
     r"|(?:cursor|pin)/[A-Za-z0-9_]+\.json"
     r"|fork/[0-9a-f]{32}\.json"
     r"|intent/[a-z]+-[^/]+"
-    r"|producer/[0-9a-f]{32}-[0-9a-f]{16}\.json"
+    r"|producer/[0-9a-f]{32}\.json"
     r"|manifest/MANIFEST"
 )
 """Every path of the table above."""
@@ -93,15 +95,25 @@ def node(setsum_hex: str) -> str:
     return NODE_PREFIX + setsum_hex
 
 
+def placed_node(setsum_hex: str, start: int, limit: int) -> str:
+    """The path of a node over uploads, whose setsum does not tell where they lie."""
+    text = f"{setsum_hex} {start} {limit}"
+    return NODE_PREFIX + hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_node(path: str, setsum_hex: str, start: int, limit: int) -> bool:
+    """Whether a node over this range may have this path."""
+    return path in {node(setsum_hex), placed_node(setsum_hex, start, limit)}
+
+
 def intent(kind: str, token: str) -> str:
     """The path of an intent."""
     return f"{INTENT_PREFIX}{kind}-{token}"
 
 
-def producer(id_hash: str, batch: int | None) -> str:
-    """The path of what is known of a producer's batch; without one, what all of them begin with."""
-    start = f"{PRODUCER_PREFIX}{id_hash}-"
-    return start if batch is None else f"{start}{batch:016x}.json"
+def producer(producer_id: str) -> str:
+    """The path of what is known of a producer that has left the manifest."""
+    return f"{PRODUCER_PREFIX}{hashlib.sha256(producer_id.encode()).hexdigest()[:32]}.json"
 
 
 def held(nonce: str) -> str:

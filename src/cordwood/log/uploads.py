@@ -15,9 +15,10 @@ one that is needed never is:
    object has it. They are read after the manifest, GARBAGE first (it is emptied only after HELD was
    written), and what they have stays.
 
-So that it does not cost the whole log each time, a sweep leaves a mark: up to which time uploads
-were judged, and where the log ended at which times. An upload is judged once. And one that was made
-after the log had ended somewhere is not named before that place, however late its commit was.
+To know what a manifest names its whole tree is walked. That is done a few times in the age of an
+upload at most, and only where there are uploads that were not judged before: a sweep leaves a mark,
+up to which time they were. The mark spares work and nothing depends on it. (That an upload is young
+says nothing about where it is named: somebody may have restored it, or copied the bucket.)
 """
 
 from __future__ import annotations
@@ -30,27 +31,16 @@ from cordwood.base.clock import Entropy
 from cordwood.base.errors import CorruptionError, NotFoundError
 from cordwood.log import paths, tree
 from cordwood.log.deletion import Held
-from cordwood.log.format import FORMAT, decode, encode
+from cordwood.log.format import FORMAT, Remembered, decode, encode
 from cordwood.log.garbage import load_garbage
 from cordwood.log.holds import store_time_us
-from cordwood.log.objects import LogObjects
+from cordwood.log.objects import Loaded, LogObjects
 from cordwood.log.recovery import have_replaced
 from cordwood.store.streams import as_generator
 
 DELETES_AT_ONCE = 500
 
-ENDS_MAX = 8
-"""Places where the log ended that a mark remembers: they are a quarter of the age apart, at least,
-and the oldest needed is older than the age."""
-
 SECOND_US = 1_000_000
-
-
-class End(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the log ended, at a time of the store's clock or earlier."""
-
-    at_us: int
-    next_offset: int
 
 
 class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +51,6 @@ class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The log's incarnation."""
     until_us: int
     """Uploads made up to this time were judged."""
-    ends: tuple[End, ...]
 
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless it can be one."""
@@ -81,10 +70,8 @@ async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
     incarnation = seen.manifest.incarnation
     mark = await _load_mark(objects, incarnation)
     age_us = seen.manifest.staged_s * SECOND_US
-    # Asked after the manifest was loaded: what is younger than this is not named before its end.
-    now_us = await store_time_us(objects, entropy)
     # Some stores keep whole seconds.
-    until_us = now_us - age_us - SECOND_US
+    until_us = await store_time_us(objects, entropy) - age_us - SECOND_US
     if until_us < mark.until_us + age_us // 4:
         return 0
     old = {
@@ -92,24 +79,38 @@ async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
         async for meta in objects.list(paths.UPLOAD_PREFIX)
         if mark.until_us < meta.modified_us <= until_us
     }
-    if old:
-        start = max((e.next_offset for e in mark.ends if e.at_us < mark.until_us), default=0)
-        manifest = await have_replaced(objects, entropy, seen)
-        walk = objects.walk(tree.roots(manifest), start, manifest.next_offset)
-        async with aclosing(walk) as fragments:
-            async for fragment in fragments:
-                old.discard(objects.key_of(fragment))
-        old -= await _collected(objects)
-    keys = sorted(old)
-    for i in range(0, len(keys), DELETES_AT_ONCE):
-        # Their names come once in the life of the world: no other log can have them.
-        await objects.store.delete(keys[i : i + DELETES_AT_ONCE])
-    end = End(now_us, seen.manifest.next_offset)
-    ends = (*mark.ends, end)[-ENDS_MAX:]
+    orphans = sorted(await _unneeded(objects, entropy, seen, old)) if old else []
+    for i in range(0, len(orphans), DELETES_AT_ONCE):
+        # A copy keeps the names of uploads: another log that was restored here may have them.
+        if (await objects.load()).manifest.incarnation != incarnation:
+            return i
+        await objects.store.delete(orphans[i : i + DELETES_AT_ONCE])
+    await _forget_producers(objects, until_us)
     key = objects.key(paths.UPLOADS)
-    judged = Mark(log=incarnation, until_us=until_us, ends=ends)
+    judged = Mark(log=incarnation, until_us=until_us)
     await objects.store.put(key, encode(judged, key), "overwrite")
-    return len(keys)
+    return len(orphans)
+
+
+async def _unneeded(objects: LogObjects, entropy: Entropy, seen: Loaded, old: set[str]) -> set[str]:
+    """Those of the old uploads that nobody needs, and nobody ever will."""
+    manifest = await have_replaced(objects, entropy, seen)
+    # Somebody else's may be seen before it is durable; a power cut must not bring back the old one.
+    await objects.sync([paths.MANIFEST])
+    walk = objects.walk(tree.roots(manifest), manifest.oldest_offset, manifest.next_offset)
+    async with aclosing(walk) as fragments:
+        async for fragment in fragments:
+            old.discard(objects.key_of(fragment))
+    return old - await _collected(objects)
+
+
+async def _forget_producers(objects: LogObjects, until_us: int) -> None:
+    """Forget the jobs that nobody will ask for any more."""
+    old = [m.key async for m in objects.list(paths.PRODUCER_PREFIX) if m.modified_us <= until_us]
+    for key in old:
+        data, _ = await objects.store.get(key)
+        if decode(Remembered, data, key).producer.once:
+            await objects.store.delete([key])
 
 
 async def _has_any(objects: LogObjects) -> bool:
@@ -124,8 +125,8 @@ async def _load_mark(objects: LogObjects, incarnation: str) -> Mark:
         data, _ = await objects.store.get(key)
         mark = decode(Mark, data, key)
     except (NotFoundError, CorruptionError):
-        return Mark(log=incarnation, until_us=0, ends=())
-    return mark if mark.log == incarnation else Mark(log=incarnation, until_us=0, ends=())
+        return Mark(log=incarnation, until_us=0)
+    return mark if mark.log == incarnation else Mark(log=incarnation, until_us=0)
 
 
 async def _collected(objects: LogObjects) -> set[str]:

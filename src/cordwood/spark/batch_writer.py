@@ -27,8 +27,11 @@ class BatchWriter(DataSourceArrowWriter):
         writing.check_schema(schema)
         self._options = writing.parse(options)
         writing.prepare(self._options)
-        app_id = self._options.app_id or SYSTEM_ENTROPY.token()
-        self._token = Token(app_id, self._options.version)
+        app_id = self._options.app_id
+        if app_id is None:
+            self._token = Token(SYSTEM_ENTROPY.token(), once=True)
+        else:
+            self._token = Token(app_id, self._options.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""

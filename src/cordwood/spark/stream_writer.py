@@ -44,6 +44,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when every task of the batch is done."""
+        writing.check_messages(messages)
         tokens = {message.token for message in messages if isinstance(message, writing.Uploads)}
         if not tokens:
             return

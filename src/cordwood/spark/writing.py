@@ -33,15 +33,19 @@ from pyspark.sql.types import (
 )
 
 from cordwood.base import portal
-from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
+from cordwood.base.errors import InvalidInputError, LimitError, NotFoundError, StateError
+from cordwood.fleet.dirty import dirty_name
 from cordwood.fleet.fleet import Fleet
-from cordwood.log.bulk import Committed, Staged, Token
+from cordwood.log.bulk import UPLOADS_MAX, Committed, Staged, Token
 from cordwood.log.fragment import Compression
 from cordwood.log.log import Log
 from cordwood.spark.options import choice, name_of, number, refuse_unknown, single, size
 from cordwood.spark.task import open_store, settle
 
 FRAGMENT_BYTES = 64 * 2**20
+FRAGMENT_BYTES_MOST = 256 * 2**20
+"""Half of what one atomic batch may hold."""
+
 FRAGMENT_RECORDS_MAX = 2**22
 """An upload of tiny records ends here."""
 
@@ -98,6 +102,10 @@ def parse(options: Mapping[str, str]) -> WriteOptions:
         "fleet": name_of(given, "fleet"),
     }
     create = choice(given, "create", "true", "false")
+    if (values["fragment_bytes"] or 0) > FRAGMENT_BYTES_MOST:
+        raise InvalidInputError(f"option fragmentBytes is at most {FRAGMENT_BYTES_MOST // 2**20}m")
+    if values["fleet"] is not None:
+        dirty_name(values["fleet"])  # It would be a pity to find out after the job.
     if values["version"] is not None and values["app_id"] is None:
         raise InvalidInputError(
             "option txnVersion is the number of a batch of txnAppId, which is not given"
@@ -212,15 +220,16 @@ def _tables(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.T
     """The same records in tables of about this size."""
     waiting: list[pa.RecordBatch] = []
     num_bytes = num_records = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(batch)
-        num_bytes += batch.nbytes
-        num_records += batch.num_rows
-        if num_bytes >= most_bytes or num_records >= FRAGMENT_RECORDS_MAX:
-            yield pa.Table.from_batches(waiting)
-            waiting, num_bytes, num_records = [], 0, 0
+    for whole in batches:
+        rows = max(1, whole.num_rows * most_bytes // max(1, whole.nbytes))
+        for start in range(0, whole.num_rows, rows):
+            batch = whole.slice(start, rows)
+            waiting.append(batch)
+            num_bytes += batch.nbytes
+            num_records += batch.num_rows
+            if num_bytes >= most_bytes or num_records >= FRAGMENT_RECORDS_MAX:
+                yield pa.Table.from_batches(waiting)
+                waiting, num_bytes, num_records = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 
@@ -233,12 +242,27 @@ def commit(
     Raises:
         StateError: a message is missing, so somebody's records would be.
     """
-    if any(not isinstance(message, Uploads) for message in messages):
-        raise StateError("a task ended without a message", hint="nothing was written; try again")
+    check_messages(messages)
     staged = [one for message in cast("list[Uploads]", messages) for one in message.staged]
     if not staged:
         return None
+    if len(staged) > UPLOADS_MAX:
+        raise LimitError(
+            f"the job made {len(staged)} uploads, and one commit takes {UPLOADS_MAX}",
+            hint="nothing was written; raise the option fragmentBytes, or write from fewer splits: "
+            "df.coalesce(n)",
+        )
     return portal.current().run(_commit(_log(options), staged, token, options.fleet))
+
+
+def check_messages(messages: list[WriterCommitMessage | None]) -> None:
+    """Raise unless every task has said what it uploaded.
+
+    Raises:
+        StateError: one has not, so its records would be missing.
+    """
+    if any(not isinstance(message, Uploads) for message in messages):
+        raise StateError("a task ended without a message", hint="nothing was written; try again")
 
 
 async def _commit(log: Log, staged: list[Staged], token: Token, member: str | None) -> Committed:
