@@ -38,11 +38,11 @@ class Loaded(NamedTuple):
 class LogObjects:
     """The objects under one log's prefix."""
 
-    def __init__(self, store: ObjectStore, name: str) -> None:
+    def __init__(self, store: ObjectStore, name: str, ancestors: tuple[Ancestor, ...] = ()) -> None:
         """No I/O; `name` is the prefix."""
         self.store = store
         self.name = name
-        self._ancestors: tuple[Ancestor, ...] = ()
+        self._ancestors = ancestors
         """Whose files it shares; known, and final, once the manifest was loaded."""
 
     def key(self, path: str) -> str:
