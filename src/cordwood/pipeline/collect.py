@@ -50,13 +50,11 @@ class Collected(Struct, frozen=True):
     due_s: float = 0.0
     """How long until what was unlinked may be deleted; it needs another collection then."""
     held: tuple[str, ...] = ()
+    """Which pins and forks kept something from being deleted."""
+    again: bool = False
+    """Whether a later collection has more to do."""
     error: str = ""
     """Why it could not be collected."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no further collection is needed."""
-        return not self.error and self.due_s <= 0
 
 
 class Collect(Job[CollectSettings, CollectUnit, Collected, list[Collected]]):
@@ -88,6 +86,7 @@ class Collect(Job[CollectSettings, CollectUnit, Collected, list[Collected]]):
             oldest_offset=report.oldest_offset,
             due_s=report.due_s,
             held=tuple(report.held),
+            again=report.due_s > 0 or report.gave_up,
             error="the log changed under every try" if report.gave_up else "",
         )
 

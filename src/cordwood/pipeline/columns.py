@@ -189,9 +189,10 @@ def read_file(
         if digest != file.xxh3:
             raise damaged(file.path, f"checksum {file.xxh3}", f"checksum {digest}")
     try:
-        names = None if columns is None else list(columns)
+        names = SCHEMA.names if columns is None else list(columns)
         table = pq.ParquetFile(pa.BufferReader(data)).read(columns=names, use_threads=False)
-        return table.select(SCHEMA.names if names is None else names)
+        # The same types, should another program have written it.
+        return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise damaged(file.path, "rows of a table", str(error)) from error
 

@@ -68,10 +68,6 @@ class Engine(Protocol):
         """Of the rows of a question (pipeline/keys.py), those that a newer one replaces."""
         ...
 
-    async def close(self) -> None:
-        """Let go what it holds."""
-        ...
-
 
 def engine(name: str = "local") -> Engine:
     """The engine of this name; `auto` is not one, see `choose`.
@@ -119,14 +115,10 @@ async def run(
         does = choose(engine_name, await job.weigh() if engine_name == AUTO else 0)
     else:
         does = engine_name
-    try:
-        async with job:
-            units = await job.plan(does)
-            results = await does.work(job, units, progress)
-            return await job.finish(results)
-    finally:
-        if isinstance(engine_name, str):
-            await does.close()
+    async with job:
+        units = await job.plan(does)
+        results = await does.work(job, units, progress) if units else []
+        return await job.finish(results)
 
 
 def failed(job: Job[Any, Any, Any, Any], unit: Unit, error: CordwoodError) -> CordwoodError:

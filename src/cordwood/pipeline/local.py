@@ -73,9 +73,6 @@ class LocalEngine:
         rows = [batch for of_unit in batches for batch in of_unit]
         return await in_worker(keys.losers, pa.Table.from_batches(rows, schema=keys.SCHEMA))
 
-    async def close(self) -> None:
-        """Nothing is held."""
-
 
 async def _all(take: Any, places: Iterator[int], count: int) -> None:
     """So many workers share the places; when one fails the others are stopped, and awaited."""

@@ -69,13 +69,12 @@ async def range_of(log: Log, seen: Seen, cursor: str) -> Range:
             f"log {log.name!r} was last written by another program, and has no identity",
             hint="append to it once with Cordwood",
         )
-    others = {p.log: i for i, p in seen.positions.items() if i != incarnation}
-    if log.name in others:
+    if seen.has_other(log.name, incarnation):
         raise StateError(
             f"the table holds records of another log that was named {log.name!r}",
             hint="compact this one into a table of its own",
         )
-    position = seen.positions.get(incarnation)
+    position = seen.position(incarnation)
     start = begin_of(log.name, manifest, position, witness)
     return Range(
         log=log.name,

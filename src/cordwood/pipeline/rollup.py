@@ -76,6 +76,7 @@ class RollUp(Job[RollUpSettings, RollUpUnit, RolledUp, FleetRolledUp]):
     result_type = RolledUp
 
     clock: Clock = SYSTEM_CLOCK
+    """Of who works here; elsewhere it is the machine's."""
 
     async def plan(self, engine: Engine) -> list[RollUpUnit]:
         """A unit for each member. One LIST each."""
@@ -112,10 +113,12 @@ async def roll_up_fleet(
     *,
     policy: Policy = DEFAULT_POLICY,
     quiet_s: float = QUIET_S,
+    clock: Clock = SYSTEM_CLOCK,
     engine: str | Engine = "local",
     progress: Progress | None = None,
 ) -> FleetRolledUp:
     """Roll up all dirty logs of a store, and select what is worth a compaction."""
     lies_in = Store(store) if isinstance(store, str) else store
     job = RollUp(RollUpSettings(lies_in.url, policy, quiet_s), [lies_in])
+    job.clock = clock
     return await run(job, engine, progress)

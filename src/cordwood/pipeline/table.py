@@ -50,6 +50,7 @@ from cordwood.pipeline.tabledoc import (
     Dropped,
     Keyless,
     Mode,
+    Position,
     TableDoc,
     decode,
     encode,
@@ -79,6 +80,26 @@ class SweepReport(Struct, frozen=True):
     bytes: int = 0
     waiting: int = 0
     """Files that are dropped, and still kept for readers."""
+
+
+class TableSeen(Seen):
+    """A table as it was at one moment."""
+
+    def __init__(self, doc: TableDoc, etag: str) -> None:
+        """What was loaded."""
+        self.doc = doc
+        self.etag = etag
+        self.mode = doc.mode
+        self.keyless = doc.keyless
+        self.files = doc.files
+
+    def position(self, incarnation: str) -> Position | None:
+        """How much of a log is in it; None if nothing is."""
+        return self.doc.positions.get(incarnation)
+
+    def has_other(self, log: str, incarnation: str) -> bool:
+        """Whether it holds records of another log that had this name."""
+        return any(p.log == log and i != incarnation for i, p in self.doc.positions.items())
 
 
 class Table:
@@ -227,10 +248,9 @@ class Table:
 
     # Changing: see pipeline/target.py.
 
-    async def look(self) -> Seen:
+    async def look(self) -> TableSeen:
         """The table as it is now. One GET."""
-        doc, etag = await self._load()
-        return Seen(doc.mode, doc.keyless, doc.positions, doc.files, (doc, etag))
+        return TableSeen(*await self._load())
 
     async def begin(self) -> int:
         """What time it is by the store's clock. One PUT, one HEAD."""
@@ -240,9 +260,10 @@ class Table:
 
     async def commit(self, seen: Seen, change: Change) -> bool:
         """Make a change visible, in one step; False if somebody else was faster. Two PUTs."""
+        assert isinstance(seen, TableSeen), "what this table gave"
         while True:
-            doc, etag = seen.state
-            if change.is_in(seen, doc.paths):
+            doc = seen.doc
+            if _is_made(doc, change):
                 return True
             if not change.fits(seen):
                 return False
@@ -254,7 +275,7 @@ class Table:
                     hint="compact less at a time, or make the table with a longer orphan_s",
                 )
             try:
-                await self._replace((doc, etag), lambda doc: _changed(doc, change))
+                await self._replace((doc, seen.etag), lambda doc: _changed(doc, change))
             except ConflictError:
                 # If it was ours and the answer was lost, the table says so. If it still arrives,
                 # then once: the next swap is of the same files.
@@ -339,6 +360,13 @@ class Table:
 
     def _key(self, path: str) -> str:
         return f"{self.name}/{path}"
+
+
+def _is_made(doc: TableDoc, change: Change) -> bool:
+    """Whether a change is in the table, by us: the answer may have been lost."""
+    if change.adds:
+        return change.adds[0].path in doc.paths
+    return all(doc.positions.get(log) == there for log, there in change.positions.items())
 
 
 def _changed(doc: TableDoc, change: Change) -> TableDoc:

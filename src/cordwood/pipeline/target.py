@@ -6,29 +6,29 @@ a compaction exactly once: the position and the rows cannot come apart.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from cordwood.pipeline.columns import DataFile
 from cordwood.pipeline.tabledoc import Keyless, Mode, Position
 from cordwood.store.url import Store
 
 
-class Seen(NamedTuple):
+class Seen(ABC):
     """A target as it was at one moment."""
 
     mode: Mode
     keyless: Keyless
-    positions: Mapping[str, Position]
-    """How much of each log is in it, by the log's incarnation."""
     files: tuple[DataFile, ...]
-    state: Any
-    """The target's own: what the next commit must show."""
 
-    def limit_of(self, incarnation: str) -> int | None:
-        """Up to where a log is in it; None if it holds nothing of it."""
-        position = self.positions.get(incarnation)
-        return None if position is None else position.limit
+    @abstractmethod
+    def position(self, incarnation: str) -> Position | None:
+        """How much of a log is in it; None if nothing is."""
+
+    @abstractmethod
+    def has_other(self, log: str, incarnation: str) -> bool:
+        """Whether it holds records of another log that had this name."""
 
 
 class Change(NamedTuple):
@@ -50,17 +50,13 @@ class Change(NamedTuple):
         Somebody else may have added files of other logs meanwhile, and may even have rewritten
         some; rows of our logs came from nobody else as long as the positions stand.
         """
-        stand = all(seen.limit_of(log) in {None, begin} for log, begin in self.begins.items())
-        names = {position.log for log, position in seen.positions.items() if log not in self.begins}
-        is_ours = names.isdisjoint(position.log for position in self.positions.values())
-        return stand and is_ours and set(self.drops) <= {file.path for file in seen.files}
-
-    def is_in(self, seen: Seen, paths: Collection[str]) -> bool:
-        """Whether it has been made, by us, where these are all files the target remembers."""
-        reached = all(seen.positions.get(log) == there for log, there in self.positions.items())
-        if not self.adds:
-            return reached
-        return any(file.path in paths for file in self.adds)
+        for incarnation, begin in self.begins.items():
+            there = seen.position(incarnation)
+            if there is not None and there.limit != begin:
+                return False
+            if seen.has_other(self.positions[incarnation].log, incarnation):
+                return False
+        return set(self.drops) <= {file.path for file in seen.files}
 
 
 class Target(Protocol):
