@@ -27,8 +27,9 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.j
 demo: setup ## Create, append, read and prove a log in a local directory
 	$(BIN)/cordwood demo
 
+# Groups (`xdist_group`) stay in one process: all tests that use Spark share one JVM.
 test: setup ## Run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 check-static: format lint types layers ## Format, lint, types, layers
 

@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cordwood.spark import missing, session
 from cordwood.testing.servers import azure_server, azurite_missing, s3_server
 
 pytest.register_assert_rewrite("cordwood.testing.stores")
@@ -47,3 +48,25 @@ def azure():
         pytest.skip(missing)
     with azure_server() as server:
         yield server
+
+
+QUICK_SPARK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": 2,
+    "spark.sql.streaming.pollingDelay": "10ms",
+}
+"""A JVM that starts quickly instead of becoming fast."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """The one Spark session of a test process: two slots, and a failed task is tried once more."""
+    if reason := missing():
+        pytest.skip(reason)
+    home = tmp_path_factory.mktemp("spark")
+    places = {"spark.local.dir": home / "local", "spark.sql.warehouse.dir": home / "warehouse"}
+    made = session("local[2,2]", app="cordwood-tests", conf=QUICK_SPARK | places)
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()

@@ -1,0 +1,62 @@
+"""The data source as Spark sees it: a name, a schema, and who reads and writes.
+
+Spark looks up every source there is when a format is first asked for, so nothing heavy is imported
+here: each method loads what it needs.
+
+There is no `pushFilters` anywhere, on purpose: in Spark 4.3 a filter that was pushed once is also
+applied to other queries on the same DataFrame, which then lack rows. Ranges are options instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class CordwoodSource(DataSource):
+    """`spark.read.format("cordwood")` and its three siblings."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "cordwood"
+
+    def schema(self) -> StructType:
+        """The columns that the log has, where the user did not choose."""
+        from cordwood.spark.schema import schema_of  # noqa: PLC0415 - see the head of the file
+
+        return schema_of(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Who reads a log once, as it is now."""
+        from cordwood.spark.batch_reader import BatchReader  # noqa: PLC0415
+
+        return BatchReader(schema, self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Who follows a log, batch by batch."""
+        from cordwood.spark.stream_reader import StreamReader  # noqa: PLC0415
+
+        return StreamReader(schema, self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Who appends a DataFrame."""
+        from cordwood.spark.batch_writer import BatchWriter  # noqa: PLC0415
+
+        return BatchWriter(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Who appends a stream, batch by batch."""
+        from cordwood.spark.stream_writer import StreamWriter  # noqa: PLC0415
+
+        return StreamWriter(schema, self.options, overwrite)
