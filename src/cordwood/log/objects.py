@@ -45,6 +45,11 @@ class LogObjects:
         self._ancestors = ancestors
         """Whose files it shares; known, and final, once the manifest was loaded."""
 
+    @property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """Whose files the log shares, as the manifest said that was loaded last."""
+        return self._ancestors
+
     def key(self, path: str) -> str:
         """The store's key of a path inside the log."""
         return f"{self.name}/{path}"

@@ -226,7 +226,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
                 settings.table,
                 self._seen.keyless,
             ),
-            self._stores.values(),
+            self.stores,
         )
         fragments = [
             FragmentKeys(source, names.index(r.log), fragment, r.start, r.ancestors)
@@ -236,15 +236,15 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             FileKeys(len(fragments) + place, file) for place, file in enumerate(self._seen.files)
         ]
         target = settings.unit_bytes
-        units = [
+        fresh = [
             KeysUnit(fragments=group, num_bytes=sum(part.fragment.num_bytes for part in group))
             for group in divide(fragments, lambda part: part.fragment.num_bytes, target)
         ]
-        units += [
+        old = [
             KeysUnit(files=group, num_bytes=sum(part.file.bytes for part in group))
             for group in divide(files, lambda part: part.file.bytes, target)
         ]
-        return await engine.losers(job, units)
+        return await engine.losers(job, fresh, old)
 
     # Anywhere.
 

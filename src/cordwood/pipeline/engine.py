@@ -64,8 +64,14 @@ class Engine(Protocol):
         """
         ...
 
-    async def losers(self, job: Job[Any, Any, Any, Any], units: Sequence[Unit]) -> Drops:
-        """Of the rows of a question (pipeline/keys.py), those that a newer one replaces."""
+    async def losers(
+        self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
+    ) -> Drops:
+        """Of the rows of a question (pipeline/keys.py), those that a newer one replaces.
+
+        An old row can be replaced, but it replaces nothing that is old: among themselves the old
+        ones have been sorted out.
+        """
         ...
 
 

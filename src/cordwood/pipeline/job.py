@@ -101,6 +101,11 @@ class Job(ABC, Generic[SettingsT, UnitT, ResultT, ReportT]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def stores(self) -> list[Store]:
+        """The stores it was given."""
+        return list(self._stores.values())
+
     def store(self, url: str) -> Store:
         """The store of this URL."""
         return self._stores.get(url) or _opened(url)

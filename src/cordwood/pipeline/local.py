@@ -57,8 +57,11 @@ class LocalEngine:
         await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
         return results
 
-    async def losers(self, job: Job[Any, Any, Any, Any], units: Sequence[Unit]) -> Drops:
+    async def losers(
+        self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
+    ) -> Drops:
         """The rows that a newer one replaces, found in memory."""
+        units = [*fresh, *old]
         batches: list[list[pa.RecordBatch]] = [[] for _ in units]
 
         async def take(places: Iterator[int]) -> None:

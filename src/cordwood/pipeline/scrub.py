@@ -95,12 +95,11 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReport]):
         self._named = Setsum.sum(fragment.setsum_hex for fragment in found)
         if not found:
             return []
-        ancestors = (await objects.load()).manifest.ancestors
         target = unit_bytes(sum(fragment.num_bytes for fragment in found))
         return [
             ScrubUnit(
                 fragments=group,
-                ancestors=ancestors,
+                ancestors=objects.ancestors,
                 num_bytes=sum(fragment.num_bytes for fragment in group),
             )
             for group in divide(found, lambda fragment: fragment.num_bytes, target)
