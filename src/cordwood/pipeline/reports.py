@@ -68,6 +68,8 @@ class RunReport(Struct, frozen=True, kw_only=True):
     """Files of tables deleted."""
     waiting: tuple[str, ...] = ()
     """Logs that a later run has to collect again."""
+    unswept: tuple[str, ...] = ()
+    """Tables with files that a later run has to delete."""
     errors: dict[str, str] = {}
     """What went wrong, by log, member or table; nothing of it held up the rest."""
 
@@ -133,6 +135,16 @@ def left_behind(runs: Sequence[RunReport]) -> list[str]:
         if run.is_done:
             break
         found.update(dict.fromkeys(one.log for one in run.chosen))
+    return sorted(found)
+
+
+def left_unswept(runs: Sequence[RunReport]) -> list[str]:
+    """Tables with files that are still to be deleted. As `left_behind`."""
+    found: dict[str, None] = {}
+    for run in runs:
+        found.update(dict.fromkeys(run.unswept))
+        if run.is_done:
+            break
     return sorted(found)
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Reason, Selected, reasons, select
 from cordwood.fleet.survey import survey
@@ -157,6 +157,7 @@ class Pipeline:
             dirty=len(rolled.dirty),
             chosen=tuple(map(_chosen, rolled.selected)),
             waiting=tuple(reports.left_behind(before)),
+            unswept=tuple(reports.left_unswept(before)),
             errors=rolled.errors,
         )
         await reports.save(self.store, report)
@@ -273,18 +274,25 @@ class Pipeline:
         return replace(report, scrubbed=tuple(done), errors=report.errors | errors)
 
     async def _sweep(self, report: RunReport) -> RunReport:
-        tables = [self.table_of(one.log) for one in report.chosen]
-        ours = {table.name: table for table in tables if isinstance(table, Table)}
-        swept = 0
+        """Tables that were written now, and those with files that still waited for readers."""
+        if self._format == "delta":
+            return report
+        chosen = (self.table_of(one.log).name for one in report.chosen)
+        swept, waiting = 0, []
         errors = dict(report.errors)
-        for name, table in ours.items():
+        for name in sorted({*report.unswept, *chosen}):
             try:
-                found = await table.sweep()
+                found = await Table(self.tables, name, entropy=self._entropy).sweep()
+            except NotFoundError:
+                continue  # Its first compaction failed, or somebody deleted it.
             except CordwoodError as error:
                 errors.setdefault(name, error.message)
+                waiting.append(name)
                 continue
             swept += found.dropped + found.orphans
-        return replace(report, swept=swept, errors=errors)
+            if found.waiting:
+                waiting.append(name)
+        return replace(report, swept=swept, unswept=tuple(waiting), errors=errors)
 
 
 def _chosen(one: Selected) -> Chosen:

@@ -8,6 +8,8 @@ good, the job fails with its error, and what other tasks wrote is named by nobod
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +20,7 @@ from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import CordwoodError, InternalError, StateError, StoreError
 from cordwood.pipeline.engine import Drops, Progress, failed
 from cordwood.pipeline.job import Job, Unit
-from cordwood.spark.session import missing, session
+from cordwood.spark.session import active, missing, session
 from cordwood.store.url import Store
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class SparkEngine:
 
         for store in job.stores:
             _check_can_travel(store)
-        spark = self._spark = self._spark or session()
+        spark = self._spark = self._spark or _session()
         return spark.read.format(FORMAT).options(**options_for(job, units, rows=rows)).load()
 
     async def _collect(
@@ -135,11 +137,34 @@ class SparkEngine:
                 raise known from error
             raise StoreError(
                 f"{job.name}: Spark failed: {_last_line(error)}",
-                hint="nothing was changed; the log of the driver has the whole story",
+                hint=f"nothing was changed; the driver's log, or {chatter()}, has the whole story",
             ) from error
         if progress is not None:
             progress(total, total)
         return found
+
+
+def chatter() -> str:
+    """The file that Spark's own messages go to, where the engine makes the session."""
+    return os.path.join(tempfile.gettempdir(), f"cordwood-spark-{os.getuid()}.log")
+
+
+def _session() -> SparkSession:
+    """The session that is there; or one of our own, which does not talk into our output.
+
+    The JVM keeps for its whole life the error stream that this process has when it starts it.
+    """
+    if (there := active()) is not None:
+        return there
+    ours = os.dup(2)
+    file = os.open(chatter(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.dup2(file, 2)
+        return session()
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+        os.close(file)
 
 
 class Watched:
