@@ -188,6 +188,8 @@ def losers(rows: pa.Table) -> Drops:
     newest = np.full(int(groups.max()) + 1, -1, np.int64)
     np.maximum.at(newest, groups, offsets)
     lost = np.flatnonzero(offsets < newest[groups])
+    if not len(lost):
+        return {}
     sources = rows.column("source").to_numpy()[lost]
     order = np.argsort(sources, kind="stable")
     names, starts = np.unique(sources[order], return_index=True)
