@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -396,8 +397,6 @@ async def test_a_fork_is_compacted(append, make, store, rows):
 
 async def test_a_worker_needs_only_the_settings(append, make, store, tmp_path):
     """A unit is done by a job that was rebuilt from its name and its settings, as JSON."""
-    import msgspec
-
     wood = cordwood.Store(f"file://{tmp_path}")
     log, table = cordwood.Log(wood, "a"), Table(wood, "t")
     async with log.writer(create=True) as writer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ def test_groups_are_neighbours_and_not_too_large(sizes, target):
     groups = list(divide(sizes, lambda size: size, target))
     assert sizes == [size for group in groups for size in group]
     assert all(sum(group) <= target or len(group) == 1 for group in groups)
-    pairs = zip(groups, groups[1:], strict=False)
+    pairs = pairwise(groups)
     assert all(sum(group) + following[0] > target for group, following in pairs)
 
 

@@ -42,7 +42,9 @@ def test_all_but_the_newest_lose(records, chance):
     chance.shuffle(order)
     found = losers(whole.take(pa.array(order, pa.int64())))
     assert expected == {
-        (source, int(row)) for source, bits in found.items() for row in np.flatnonzero(unpack(bits, 99))
+        (source, int(row))
+        for source, bits in found.items()
+        for row in np.flatnonzero(unpack(bits, 99))
     }
 
 

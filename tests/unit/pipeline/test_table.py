@@ -210,9 +210,7 @@ async def test_a_late_reader_is_told(table, clock):
     await table.commit(await table.look(), change(old, 1, 2, await table.begin()))
     reading = table._rows(old, None, verify=True)
     new = await put(table, "2", [1])
-    await table.commit(
-        await table.look(), change(new, 2, 2, await table.begin(), drops=[old.path])
-    )
+    await table.commit(await table.look(), change(new, 2, 2, await table.begin(), drops=[old.path]))
     await table.sweep()
     clock.pass_s(100)
     await table.sweep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from cordwood import CorruptionError, UnsupportedError
@@ -62,13 +63,7 @@ def test_a_broken_invariant_is_named(rule, given):
     with pytest.raises(CorruptionError, match=rule):
         encode(made, "t/TABLE")
     with pytest.raises(CorruptionError, match=rule):
-        decode(json.dumps(_plain(made)).encode(), "t/TABLE")
-
-
-def _plain(made):
-    import msgspec
-
-    return msgspec.to_builtins(made)
+        decode(json.dumps(msgspec.to_builtins(made)).encode(), "t/TABLE")
 
 
 def test_an_upsert_may_hold_fewer_rows():
@@ -89,7 +84,7 @@ def test_what_is_not_understood_is_refused(error, data):
     """A newer format, an unknown field, another type."""
     # EVIDENCE-OF: G-84
     with pytest.raises(error):
-        decode(json.dumps(_plain(doc()) | data).encode(), "t/TABLE")
+        decode(json.dumps(msgspec.to_builtins(doc()) | data).encode(), "t/TABLE")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{}", b'{"format":1'])
