@@ -66,11 +66,7 @@ class LocalEngine:
 
         async def take(places: Iterator[int]) -> None:
             for place in places:
-                unit = units[place]
-                try:
-                    batches[place] = [batch async for batch in job.rows(unit)]
-                except CordwoodError as error:
-                    raise failed(job, unit, error) from error
+                batches[place] = [batch async for batch in job.rows(units[place])]
 
         await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
         rows = [batch for of_unit in batches for batch in of_unit]

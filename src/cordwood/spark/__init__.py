@@ -4,5 +4,6 @@ Importing this loads neither pyspark nor a JVM; that happens when something is u
 """
 
 from cordwood.spark.session import missing, session
+from cordwood.spark.tables import read_table
 
-__all__ = ["missing", "session"]
+__all__ = ["missing", "read_table", "session"]

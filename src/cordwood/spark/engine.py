@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -56,8 +57,8 @@ class SparkEngine:
         from cordwood.spark.jobs import Failure  # noqa: PLC0415 - loads pyspark
 
         results: list[Any] = [None] * len(units)
-        frame = self._frame(job, units, rows=False)
-        for place, done, text in await self._collect(job, frame, units, progress):
+        make = partial(self._frame, job, units, rows=False)
+        for place, done, text in await self._collect(job, make, units, progress):
             if not done:
                 error = msgspec.json.decode(text, type=Failure).error()
                 raise failed(job, units[place], error)
@@ -75,6 +76,18 @@ class SparkEngine:
         Of the old rows only those count whose key is among the fresh ones: they are found first, by
         a semi-join that Spark may broadcast.
         """
+        make = partial(self._losers, job, fresh, old)
+        found: dict[int, dict[int, bytes]] = {}
+        for source, bucket, bitmap in await self._collect(job, make, [], None):
+            found.setdefault(source, {})[bucket - 1] = bytes(bitmap)
+        return {source: _joined(parts) for source, parts in found.items()}
+
+    # Below.
+
+    def _losers(
+        self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
+    ) -> DataFrame:
+        """Bitmaps of the rows that lose, by source and bucket."""
         from pyspark.sql import Window  # noqa: PLC0415 - loaded on first use
         from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -86,15 +99,9 @@ class SparkEngine:
         lost = rows.withColumn("newest", f.max("offset").over(of_key)).where("offset < newest")
         # Bits are counted from 1, in the lowest bit of the first byte.
         bits = lost.select("source", (f.col("row") + 1).cast("bigint").alias("row"))
-        maps = bits.groupBy("source", f.bitmap_bucket_number("row").alias("bucket")).agg(
+        return bits.groupBy("source", f.bitmap_bucket_number("row").alias("bucket")).agg(
             f.bitmap_construct_agg(f.bitmap_bit_position("row")).alias("bits")
         )
-        found: dict[int, dict[int, bytes]] = {}
-        for source, bucket, bitmap in await self._collect(job, maps, [], None):
-            found.setdefault(source, {})[bucket - 1] = bytes(bitmap)
-        return {source: _joined(parts) for source, parts in found.items()}
-
-    # Below.
 
     def _frame(
         self, job: Job[Any, Any, Any, Any], units: Sequence[Unit], *, rows: bool
@@ -102,24 +109,25 @@ class SparkEngine:
         """The data frame whose reading does the units."""
         from cordwood.spark.jobs import FORMAT, options_for  # noqa: PLC0415 - loads pyspark
 
-        for store in job.stores:
-            _check_can_travel(store)
-        spark = self._spark = self._spark or _session()
-        return spark.read.format(FORMAT).options(**options_for(job, units, rows=rows)).load()
+        assert self._spark is not None, "there is a session by now"
+        return self._spark.read.format(FORMAT).options(**options_for(job, units, rows=rows)).load()
 
     async def _collect(
         self,
         job: Job[Any, Any, Any, Any],
-        frame: DataFrame,
+        make: Callable[[], DataFrame],
         units: Sequence[Unit],
         progress: Progress | None,
     ) -> list[Any]:
         """The rows of a frame, while the bar moves; stopped with the task that waits for it."""
         from cordwood.spark.jobs import failure_in  # noqa: PLC0415 - loads pyspark
 
-        assert self._spark is not None, "a frame has a session"
+        for store in job.stores:
+            _check_can_travel(store)
+        if self._spark is None:
+            self._spark = await asyncio.to_thread(_session)
         watched = Watched(self._spark, f"cordwood-{job.name}-{SYSTEM_ENTROPY.token()[:8]}")
-        work = asyncio.ensure_future(asyncio.to_thread(watched.collect, frame))
+        work = asyncio.ensure_future(asyncio.to_thread(watched.collect, make))
         total = sum(unit.num_bytes for unit in units)
         try:
             while not work.done():
@@ -136,7 +144,7 @@ class SparkEngine:
             if (known := failure_in(str(error))) is not None:
                 raise known from error
             raise StoreError(
-                f"{job.name}: Spark failed: {_last_line(error)}",
+                f"{job.name}: Spark failed: {_first_words(error)}",
                 hint=f"nothing was changed; the driver's log, or {chatter()}, has the whole story",
             ) from error
         if progress is not None:
@@ -177,13 +185,13 @@ class Watched:
         # There is no context behind Spark Connect: no progress there, all else works.
         self._context = getattr(spark, "_sc", None)
 
-    def collect(self, frame: DataFrame) -> list[Any]:
-        """The rows; blocks."""
+    def collect(self, make: Callable[[], DataFrame]) -> list[Any]:
+        """The rows of the frame that `make` gives; blocks."""
         if self._context is not None:
             self._context.setJobGroup(self._tag, self._tag, interruptOnCancel=True)
         self._spark.addTag(self._tag)
         try:
-            return frame.collect()
+            return make().collect()
         finally:
             self._spark.removeTag(self._tag)
             if self._context is not None:
@@ -229,6 +237,8 @@ def _check_can_travel(store: Store) -> None:
         )
 
 
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _first_words(error: Exception) -> str:
+    """What it was, without the bridge's own words before and the stack behind."""
+    lines = (line.strip(" :") for line in str(error).splitlines())
+    said = (line for line in lines if line and not line.startswith("An error occurred while"))
+    return next(said, type(error).__name__)
