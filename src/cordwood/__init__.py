@@ -40,6 +40,14 @@ from cordwood.log.reader import Limits, Reader
 from cordwood.log.records import Record
 from cordwood.log.scrub import ScrubReport
 from cordwood.log.writer import Writer
+from cordwood.pipeline.collect import Collected, collect_logs
+from cordwood.pipeline.compact import CompactReport, compact
+from cordwood.pipeline.delta import Delta
+from cordwood.pipeline.reports import RunReport
+from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
+from cordwood.pipeline.run import Pipeline
+from cordwood.pipeline.scrub import scrub_log
+from cordwood.pipeline.table import Table
 from cordwood.store.url import Store
 
 __version__ = "0.1.0"
@@ -48,16 +56,20 @@ __all__ = [
     "AlreadyExistsError",
     "Code",
     "CollectReport",
+    "Collected",
     "CollectedError",
     "Committed",
+    "CompactReport",
     "ConflictError",
     "ContendedError",
     "CopyReport",
     "CordwoodError",
     "CorruptionError",
     "Cursors",
+    "Delta",
     "Dirty",
     "Fleet",
+    "FleetRolledUp",
     "FormatError",
     "Fragment",
     "InternalError",
@@ -69,11 +81,13 @@ __all__ = [
     "NotFoundError",
     "Options",
     "Pin",
+    "Pipeline",
     "Policy",
     "Reader",
     "Record",
     "Retry",
     "RollUpReport",
+    "RunReport",
     "ScrubReport",
     "Seal",
     "Setsum",
@@ -82,14 +96,19 @@ __all__ = [
     "Store",
     "StoreError",
     "Survey",
+    "Table",
     "Token",
     "UncertainError",
     "UnsupportedError",
     "Witness",
     "Writer",
     "__version__",
+    "collect_logs",
+    "compact",
     "members",
     "owners",
+    "roll_up_fleet",
+    "scrub_log",
     "select",
     "survey",
 ]

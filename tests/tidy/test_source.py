@@ -171,13 +171,18 @@ def test_every_module_can_be_imported(path):
 # Blocking twins.
 
 
-TWINS = ("Cursors", "Fleet", "Log", "Pin", "Reader", "Writer")
-TWIN_FUNCTIONS = ("members", "survey")
+TWINS = ("Cursors", "Delta", "Fleet", "Log", "Pin", "Pipeline", "Reader", "Table", "Writer")
+TWIN_FUNCTIONS = ("collect_logs", "compact", "members", "roll_up_fleet", "scrub_log", "survey")
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
 
-ONLY_ASYNC = {name: {"objects"} if name == "Log" else set() for name in TWINS}
-"""What makes sense on an event loop alone: the objects of a log, for tools that walk the tree."""
+ONLY_ASYNC = {name: set() for name in TWINS} | {
+    "Delta": {"begin", "commit", "look"},
+    "Log": {"objects"},
+    "Table": {"begin", "commit", "look"},
+}
+"""What makes sense on an event loop alone: the objects of a log, for tools that walk the tree; how
+a compaction changes a table."""
 
 CONTEXT = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 
@@ -224,9 +229,9 @@ def test_a_method_and_its_twin_take_the_same(name, method):
     assert parameters(getattr(cordwood, name), method) == parameters(getattr(sync, name), method)
 
 
-@pytest.mark.parametrize("name", ["Fleet", "Log"])
+@pytest.mark.parametrize("name", ["Delta", "Fleet", "Log", "Pipeline", "Table"])
 def test_a_class_and_its_twin_are_made_alike(name):
-    """The constructors of a log and of a fleet are part of the API."""
+    """The constructors of what users make themselves are part of the API."""
     of_async, of_sync = getattr(cordwood, name), getattr(sync, name)
     assert parameters(of_async, "__init__") == parameters(of_sync, "__init__")
 

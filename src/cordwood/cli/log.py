@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
+from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, seal
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
 from cordwood.cli.stress import stress
@@ -24,7 +25,7 @@ from cordwood.cli.tree import draw
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
-from cordwood.sync import Log
+from cordwood.sync import Log, scrub_log
 
 
 @click.group()
@@ -33,7 +34,7 @@ def log() -> None:
 
 
 log.add_command(bench)
-for verb in (collect, copy, cursor, destroy, fork, migrate, pin, seal, stress):
+for verb in (collect, compact, copy, cursor, destroy, fork, migrate, pin, seal, stress):
     log.add_command(verb)
 
 
@@ -202,6 +203,7 @@ def show(url: str, *, depth: int, as_json: bool) -> None:
 @click.option("--start", type=int, help="Begin at this offset, where an earlier scrub ended.")
 @click.option("--max-files", type=click.IntRange(1), help="End after so many fragments.")
 @click.option("--sample", type=click.IntRange(1), help="Only fragments at so many random offsets.")
+@engine_option
 @command
 def scrub(
     url: str,
@@ -210,19 +212,32 @@ def scrub(
     start: int | None,
     max_files: int | None,
     sample: int | None,
+    engine: str,
     as_json: bool,
 ) -> None:
-    """Prove that the log at URL is whole, or say where it is not."""
+    """Prove that the log at URL is whole, or say where it is not.
+
+    A deep scrub of the whole log can be done by Spark, with the same result.
+    """
     named = Log.from_url(url)
-    total = named.state().bytes if deep else 0
-    with byte_progress("scrub", total, shown=deep and not as_json) as advance:
-        report = named.scrub(
-            deep=deep,
-            start=start,
-            limits=Limits(max_files=max_files),
-            sample=sample,
-            progress=lambda done, _: advance(done.bytes),
+    is_part = start is not None or max_files is not None or sample is not None
+    if engine == "spark" and (is_part or not deep):
+        raise InvalidInputError(
+            "Spark does a deep scrub of a whole log", hint="use --deep, or another engine"
         )
+    if deep and not is_part and engine != "local":
+        with byte_progress("scrub", 0, shown=not as_json) as advance:
+            report = scrub_log(named, engine=engine, progress=advance)
+    else:
+        total = named.state().bytes if deep else 0
+        with byte_progress("scrub", total, shown=deep and not as_json) as advance:
+            report = named.scrub(
+                deep=deep,
+                start=start,
+                limits=Limits(max_files=max_files),
+                sample=sample,
+                progress=lambda done, _: advance(done.bytes),
+            )
     if as_json:
         print_json(
             {

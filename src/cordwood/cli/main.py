@@ -8,7 +8,9 @@ from cordwood import __version__
 from cordwood.cli.demo import demo
 from cordwood.cli.fleet import fleet
 from cordwood.cli.log import log
+from cordwood.cli.pipeline import pipeline
 from cordwood.cli.store import store
+from cordwood.cli.table import table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,7 +27,9 @@ def cli() -> None:
 cli.add_command(demo)
 cli.add_command(fleet)
 cli.add_command(log)
+cli.add_command(pipeline)
 cli.add_command(store)
+cli.add_command(table)
 
 
 def main() -> None:

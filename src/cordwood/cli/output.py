@@ -89,11 +89,14 @@ def fail(
 
 
 @contextmanager
-def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar over bytes on a terminal; silence elsewhere. Call the result with bytes done so far."""
+def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[..., None]]:
+    """A bar over bytes on a terminal; silence elsewhere.
+
+    Call the result with the bytes done so far, and how many there are if that is known only now.
+    """
     screen = Console(stderr=True)
     if not shown or not screen.is_terminal:
-        yield lambda _: None
+        yield lambda *_: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -104,7 +107,7 @@ def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[[
     )
     with Progress(*columns, console=screen) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
 def size(num_bytes: float) -> str:

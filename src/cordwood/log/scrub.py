@@ -76,6 +76,9 @@ class ScrubReport:
 Progress = Callable[[ScrubReport, Manifest], None]
 """Called after every fragment, for a progress bar."""
 
+Seen = Callable[[Fragment], None]
+"""Called with every fragment that the log names, for who shares the work of reading them."""
+
 
 async def scrub(
     objects: LogObjects,
@@ -86,6 +89,7 @@ async def scrub(
     sample: int | None = None,
     entropy: Entropy = SYSTEM_ENTROPY,
     progress: Progress | None = None,
+    seen: Seen | None = None,
 ) -> ScrubReport:
     """Check a log. One GET per node; a deep scrub adds one per fragment.
 
@@ -100,7 +104,7 @@ async def scrub(
     except FormatError as error:
         report.add(error, objects.key(paths.MANIFEST))
         return report
-    work = _Scrub(objects, manifest, report, progress)
+    work = _Scrub(objects, manifest, report, progress, seen)
     if sample is not None:
         await work.take_sample(sample, entropy)
     else:
@@ -117,11 +121,13 @@ class _Scrub:
         manifest: Manifest,
         report: ScrubReport,
         progress: Progress | None,
+        seen: Seen | None = None,
     ) -> None:
         self._objects = objects
         self._manifest = manifest
         self._report = report
         self._progress = progress
+        self._seen = seen
         self._pending: set[asyncio.Task[Setsum]] = set()
         self._turn = asyncio.Lock()
         self._total = Setsum()
@@ -196,6 +202,8 @@ class _Scrub:
     # Fragments.
 
     async def _begin(self, fragment: Fragment) -> None:
+        if self._seen is not None:
+            self._seen(fragment)
         self._pending.add(asyncio.ensure_future(self._check(fragment)))
         await self._settle(CONCURRENCY - 1)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cordwood.spark.session import missing, session
+from cordwood.spark.tables import read_table
 
 if TYPE_CHECKING:
     from cordwood.spark.keeper import keep_cursors
 
-__all__ = ["keep_cursors", "missing", "session"]
+__all__ = ["keep_cursors", "missing", "read_table", "session"]
 
 _HOMES = {"keep_cursors": "cordwood.spark.keeper"}
 """Where what needs pyspark lives; loaded when it is asked for."""

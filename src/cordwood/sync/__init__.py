@@ -12,23 +12,39 @@ from cordwood.log.records import Record
 from cordwood.store.url import Store
 from cordwood.sync.fleet import Fleet, members, survey
 from cordwood.sync.log import Cursors, Log, Pin, Reader, Writer
+from cordwood.sync.pipeline import (
+    Delta,
+    Pipeline,
+    Table,
+    collect_logs,
+    compact,
+    roll_up_fleet,
+    scrub_log,
+)
 
 __all__ = [
     "Committed",
     "Cursors",
+    "Delta",
     "Fleet",
     "Limits",
     "Log",
     "Options",
     "Pin",
+    "Pipeline",
     "Reader",
     "Record",
     "Setsum",
     "Staged",
     "Store",
+    "Table",
     "Token",
     "Witness",
     "Writer",
+    "collect_logs",
+    "compact",
     "members",
+    "roll_up_fleet",
+    "scrub_log",
     "survey",
 ]

@@ -487,7 +487,7 @@ class Reader:
         verify: bool | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Record batches with exactly the records asked for, in order."""
-        with _blocking(self._reader.read_arrow(start, limits, verify=verify)) as batches:
+        with blocking(self._reader.read_arrow(start, limits, verify=verify)) as batches:
             yield from batches
 
     def tail(self, start: int | None = None, *, verify: bool | None = None) -> Iterator[Record]:
@@ -499,7 +499,7 @@ class Reader:
         self, start: int | None = None, *, verify: bool | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As `tail`, in record batches."""
-        with _blocking(self._reader.tail_arrow(start, verify=verify)) as batches:
+        with blocking(self._reader.tail_arrow(start, verify=verify)) as batches:
             yield from batches
 
     def offset_at(self, time_us: int) -> int:
@@ -518,7 +518,7 @@ def _pass_on(done: asyncio.Future[int], answer: Future[int]) -> None:
 
 
 @contextmanager
-def _blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
+def blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
     """An async generator as a plain iterator, closed on the loop it ran on."""
     home = portal.current()
     end = object()

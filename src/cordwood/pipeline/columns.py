@@ -1,0 +1,216 @@
+"""The rows of a table, and the Parquet files that hold them.
+
+A row is a record of some log, as anything that reads Parquet would like it::
+
+    log        string, not null                the log it is of
+    offset     int64, not null
+    timestamp  timestamp[us, UTC], not null
+    key        binary
+    headers    list<struct<name: string not null, value: binary not null> not null>
+    stream     string
+    body       binary, not null
+
+A file's setsum is that of its records in the form with all columns (base/setsum.py), whatever the
+fragments were that they came from: it can be recomputed from the file alone. The name of the log is
+not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+from msgspec import Struct
+
+from cordwood.base.errors import Code, CorruptionError, NotFoundError
+from cordwood.base.setsum import Setsum
+from cordwood.log.records import HEADERS_TYPE
+from cordwood.store.api import Buffer, ObjectStore
+
+SCHEMA = pa.schema(
+    [
+        pa.field("log", pa.string(), False),
+        pa.field("offset", pa.int64(), False),
+        pa.field("timestamp", pa.timestamp("us", "UTC"), False),
+        pa.field("key", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("stream", pa.string()),
+        pa.field("body", pa.binary(), False),
+    ]
+)
+
+ROW_GROUP_BYTES = 32 * 2**20
+"""Rows are written in groups of about so much: enough to read fast, little to hold."""
+
+_RECORD = {"offset": pa.uint64(), "timestamp_us": pa.uint64()}
+_EXTRA = ("key", "headers", "stream")
+
+
+class DataFile(Struct, frozen=True):
+    """One immutable file of a table."""
+
+    path: str
+    """Relative to the table."""
+    rows: int
+    bytes: int
+    xxh3: str
+    """XXH3 (64 bits) of the file, as sixteen digits; empty if nobody computed it."""
+    setsum: str
+    """Over its records; empty if nobody computed it."""
+
+
+def rows_of(records: pa.Table, log: str) -> pa.Table:
+    """The records of a fragment as rows."""
+    count = records.num_rows
+    named = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([log]))
+    columns = {
+        "log": named.cast(pa.string()) if count else pa.array([], pa.string()),
+        "offset": records.column("offset").cast(pa.int64()),
+        "timestamp": records.column("timestamp_us").cast(pa.int64()),
+        "body": records.column("body"),
+    }
+    for name in _EXTRA:
+        if name in records.schema.names:
+            columns[name] = records.column(name)
+        else:
+            columns[name] = pa.nulls(count, SCHEMA.field(name).type)
+    columns["timestamp"] = columns["timestamp"].cast(SCHEMA.field("timestamp").type)
+    return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def setsum_of(rows: pa.Table) -> Setsum:
+    """The sum over the records that the rows are."""
+    if not rows.num_rows:
+        return Setsum()
+    stamps = rows.column("timestamp").cast(pa.int64()).cast(pa.uint64())
+    records = {
+        "offset": rows.column("offset").cast(pa.uint64()),
+        "timestamp_us": stamps,
+        "body": rows.column("body"),
+    } | {name: rows.column(name) for name in _EXTRA}
+    return Setsum.of_fragment(pa.table(records))
+
+
+def unpack(bitmap: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The first `count` bits; what a shorter bitmap leaves out is 0."""
+    bits = np.zeros(count, np.bool_)
+    found = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[:count]
+    bits[: len(found)] = found
+    return bits
+
+
+def pack(bits: npt.NDArray[np.bool_]) -> bytes:
+    """A bitmap, the first in the lowest bit of the first byte."""
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+class Builder:
+    """Makes the bytes of one file, row group by row group."""
+
+    def __init__(self, compression: str) -> None:
+        """Nothing yet."""
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression=compression,
+            # Where values repeat. Offsets never: Spark reads no dictionary of them as BIGINT.
+            use_dictionary=["log", "stream"],
+        )
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._setsum = Setsum()
+        self.rows = 0
+
+    def add(self, rows: pa.Table) -> Setsum:
+        """Take some rows; their sum."""
+        added = setsum_of(rows)
+        if not rows.num_rows:
+            return added
+        self._setsum = self._setsum + added
+        self.rows += rows.num_rows
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write()
+        return added
+
+    def finish(self, path: str) -> tuple[DataFile, bytes]:
+        """The file, and its bytes."""
+        self._write()
+        self._writer.close()
+        data = self._sink.getvalue().to_pybytes()
+        digest = xxhash.xxh3_64_hexdigest(data)
+        return DataFile(path, self.rows, len(data), digest, self._setsum.hexdigest()), data
+
+    def _write(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+            self._waiting, self._waiting_bytes = [], 0
+
+
+async def get_file(store: ObjectStore, table: str, file: DataFile) -> Buffer:
+    """The bytes of a file. One ranged GET.
+
+    Raises:
+        CorruptionError: it does not exist.
+    """
+    try:
+        # One byte more than there should be: a longer object is noticed as well.
+        return await store.get_range(f"{table}/{file.path}", 0, file.bytes + 1)
+    except NotFoundError as error:
+        raise CorruptionError(
+            f"the file {file.path} is named by the table {table!r} and does not exist",
+            where=f"{table}/{file.path}",
+            code=Code.MISSING_OBJECT,
+            hint="if the table was changed just now, try again; else restore the object from a "
+            "copy or a version of the bucket",
+        ) from error
+
+
+def read_file(
+    data: Buffer, file: DataFile, columns: Sequence[str] | None = None, *, verify: bool = True
+) -> pa.Table:
+    """The rows of a file.
+
+    Raises:
+        CorruptionError: the bytes are not those of the file.
+    """
+    if len(data) != file.bytes:
+        raise damaged(file.path, f"{file.bytes} bytes", f"{len(data)} bytes")
+    if verify and file.xxh3:
+        digest = xxhash.xxh3_64_hexdigest(data)
+        if digest != file.xxh3:
+            raise damaged(file.path, f"checksum {file.xxh3}", f"checksum {digest}")
+    try:
+        names = SCHEMA.names if columns is None else list(columns)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=names, use_threads=False)
+        # The same types, should another program have written it.
+        return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise damaged(file.path, "rows of a table", str(error)) from error
+
+
+def is_tombstone(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows delete their key: those with a key and an empty body."""
+    empty = pc.equal(pc.binary_length(rows.column("body")), 0)
+    has_key = pc.is_valid(rows.column("key"))
+    return np.asarray(pc.and_(empty, has_key).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def damaged(path: str, expected: str, got: str) -> CorruptionError:
+    """What is told of a file that is not what its table says."""
+    return CorruptionError(
+        f"the table's file {path} is damaged: expected {expected}, got {got}",
+        where=path,
+        expected=expected,
+        got=got,
+        hint="restore the object from a copy or a version of the bucket; or make the table anew "
+        "from its logs",
+    )

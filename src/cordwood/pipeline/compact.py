@@ -1,0 +1,393 @@
+"""Compaction: what is new in some logs becomes rows of a table, exactly once.
+
+::
+
+    plan    look at the table, at the logs and their cursors ─▶ the range of each log
+            pin the ranges ─▶ for an upsert: ask which rows lose (pipeline/keys.py)
+            ─▶ units: neighbouring fragments; files of the table that lose rows
+    work    read fragments or a file, verified; leave out what loses; write one file
+    finish  prove it ─▶ commit files and positions in one step ─▶ move the cursors ─▶ unpin
+
+Bodies are read once and written once, by whoever does the unit; they never pass through here.
+
+Exactly once: the commit holds the rows and how far they go, so that neither is without the other.
+
+* Crash before the commit: files that nobody names, swept by age; a pin, which expires.
+* Crash between commit and cursor: the next compaction begins at the table's position, and moves
+  the cursor up.
+* Answer of the commit lost: the table is asked (pipeline/table.py).
+* Two of us: one commits; the other finds that the position has moved, and drops its work.
+* A unit done twice: two files, of which one result comes back and is named.
+
+Proof: every fragment is recomputed and compared with its pointer when it is read. `finish` checks
+that the setsums of what the units read add up to those of the pointers, that every record of the
+range was read once, and that what was kept and what was left out are what was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
+from cordwood.base.errors import CordwoodError, InternalError, InvalidInputError
+from cordwood.base.setsum import Setsum
+from cordwood.fleet.dirty import COMPACTION
+from cordwood.log.format import Fragment
+from cordwood.log.log import Log
+from cordwood.log.pins import Pin
+from cordwood.pipeline.divide import UNIT_BYTES, divide
+from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
+from cordwood.pipeline.job import Job
+from cordwood.pipeline.keys import FileKeys, FragmentKeys, Keys, KeysSettings, KeysUnit
+from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
+from cordwood.pipeline.rewrite import FilePart, FragmentPart, RewriteUnit, Rewritten, rewrite
+from cordwood.pipeline.target import Change, Seen, Target
+from cordwood.pipeline.tiers import crowded
+
+PIN_S = 3_600
+"""How long the pin of a compaction that died stays; one that lives renews it."""
+
+LOOKS_AT_ONCE = 50
+"""Logs looked at together."""
+
+
+class CompactSettings(Struct, frozen=True, kw_only=True):
+    """From which logs into which table."""
+
+    store: str
+    logs: tuple[str, ...]
+    table_store: str
+    table: str
+    cursor: str = COMPACTION
+    compression: str = "zstd"
+    unit_bytes: int = UNIT_BYTES
+    max_bytes: int | None = None
+    """Of fragments, taken of each log at most; the next compaction goes on."""
+
+
+class CompactReport(Struct, frozen=True, kw_only=True):
+    """What a compaction did."""
+
+    table: str
+    ranges: tuple[Range, ...] = ()
+    """What was new in each log."""
+    records: int = 0
+    """Read from the logs."""
+    kept: int = 0
+    """Of these, rows of the table now."""
+    tombstones: int = 0
+    """Of these, only deletions."""
+    replaced: int = 0
+    """Rows that were in the table, and are not any more."""
+    files: int = 0
+    """Written."""
+    dropped: int = 0
+    """Files of the table that were replaced."""
+    bytes: int = 0
+    """Written."""
+    setsum: str = ""
+    """Of what was read: the sum over the pointers of the logs, and over the records."""
+    kept_setsum: str = ""
+    left_setsum: str = ""
+    committed: bool = False
+    """False: there was nothing new, or somebody else was faster, or nothing was to be changed."""
+    superseded: bool = False
+    """Whether somebody else was faster."""
+
+
+class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
+    """Compacts logs into a table. See the module."""
+
+    name = "compact"
+    settings_type = CompactSettings
+    unit_type = RewriteUnit
+    result_type = Rewritten
+
+    def __init__(
+        self,
+        settings: CompactSettings,
+        stores: Sequence[Any] = (),
+        target: Target | None = None,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """No I/O. Who plans and finishes has the target; who works needs only its place."""
+        super().__init__(settings, stores)
+        self._target = target
+        self._entropy = entropy
+        self._pins: list[Pin] = []
+        self._renewing: asyncio.Task[None] | None = None
+        self._ranges: list[Range] = []
+        self._fragments: list[tuple[Range, Fragment]] = []
+
+    @property
+    def target(self) -> Target:
+        """What it writes into."""
+        assert self._target is not None, "only who made the job plans and finishes it"
+        return self._target
+
+    # Before.
+
+    async def survey(self) -> tuple[Seen, list[Range]]:
+        """What is new in each log. One GET for the table, two for each log; nothing is changed."""
+        seen = await self.target.look()
+        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def look(name: str) -> Range:
+            async with turns:
+                return await range_of(self._log(name), seen, self.settings.cursor)
+
+        return seen, await asyncio.gather(*(look(name) for name in self.settings.logs))
+
+    async def weigh(self) -> int:
+        """What is new, and for an upsert the table's files, whose keys are read."""
+        seen, ranges = await self.survey()
+        of_table = sum(file.bytes for file in seen.files) if seen.mode == "upsert" else 0
+        return of_table + sum(ranged.num_bytes for ranged in ranges)
+
+    async def plan(self, engine: Engine) -> list[RewriteUnit]:
+        """Find the ranges, hold them, and cut the work into units."""
+        self._seen, ranges = await self.survey()
+        for ranged in ranges:
+            # Left behind by one that died; or the first: from now on it holds back collection.
+            await move_up(self._log(ranged.log), self.settings.cursor, ranged.start)
+        self._ranges = [ranged for ranged in ranges if ranged.num_records]
+        if not self._ranges:
+            return []
+        await self._pin()
+        self._since_us = await self.target.begin()
+        for place, wanted in enumerate(self._ranges):
+            found = self._limited(await fragments_of(self._log(wanted.log), wanted))
+            taken = replace(wanted, limit=found[-1].limit)
+            self._ranges[place] = taken
+            self._fragments += [(taken, fragment) for fragment in found]
+        drops: Drops = {}
+        if self._seen.mode == "upsert":
+            drops = await self._losers(engine)
+        return [*self._new_units(drops), *self._old_units(drops)]
+
+    def _limited(self, fragments: list[Fragment]) -> list[Fragment]:
+        most = self.settings.max_bytes
+        if most is None:
+            return fragments
+        return list(next(divide(fragments, lambda fragment: fragment.num_bytes, most)))
+
+    def _new_units(self, drops: Drops) -> list[RewriteUnit]:
+        parts = [
+            FragmentPart(r.log, fragment, r.start, drops.get(source, b""), r.ancestors)
+            for source, (r, fragment) in enumerate(self._fragments)
+        ]
+        groups = divide(parts, lambda part: part.fragment.num_bytes, self.settings.unit_bytes)
+        return [
+            RewriteUnit(
+                mode=self._seen.mode,
+                keyless=self._seen.keyless,
+                fragments=group,
+                num_bytes=sum(part.fragment.num_bytes for part in group),
+            )
+            for group in groups
+        ]
+
+    def _old_units(self, drops: Drops) -> list[RewriteUnit]:
+        """Files that lose rows, each by itself; and small ones, several together."""
+        of_file = {
+            file.path: drops.get(len(self._fragments) + place, b"")
+            for place, file in enumerate(self._seen.files)
+        }
+        losing = [file for file in self._seen.files if of_file[file.path]]
+        small = crowded(self._seen.files, self.settings.unit_bytes)
+        if not all(file.setsum for file in small):
+            small = []  # Another program writes this table, and looks after its files itself.
+        together = list(divide(small, lambda file: file.bytes, self.settings.unit_bytes))
+        alone = [(file,) for file in losing if file not in small]
+        return [
+            RewriteUnit(
+                mode=self._seen.mode,
+                keyless=self._seen.keyless,
+                files=tuple(FilePart(file, of_file[file.path]) for file in group),
+                num_bytes=sum(file.bytes for file in group),
+            )
+            for group in (*alone, *together)
+        ]
+
+    async def _losers(self, engine: Engine) -> Drops:
+        """Ask which rows a newer one replaces: of the fragments first, then of the files."""
+        names = [ranged.log for ranged in self._ranges]
+        settings = self.settings
+        job = Keys(
+            KeysSettings(
+                settings.store,
+                tuple(names),
+                settings.table_store,
+                settings.table,
+                self._seen.keyless,
+            ),
+            self.stores,
+        )
+        fragments = [
+            FragmentKeys(source, names.index(r.log), fragment, r.start, r.ancestors)
+            for source, (r, fragment) in enumerate(self._fragments)
+        ]
+        files = [
+            FileKeys(len(fragments) + place, file) for place, file in enumerate(self._seen.files)
+        ]
+        target = settings.unit_bytes
+        fresh = [
+            KeysUnit(fragments=group, num_bytes=sum(part.fragment.num_bytes for part in group))
+            for group in divide(fragments, lambda part: part.fragment.num_bytes, target)
+        ]
+        old = [
+            KeysUnit(files=group, num_bytes=sum(part.file.bytes for part in group))
+            for group in divide(files, lambda part: part.file.bytes, target)
+        ]
+        return await engine.losers(job, fresh, old)
+
+    # Anywhere.
+
+    async def work(self, unit: RewriteUnit) -> Rewritten:
+        """Read, leave out, write one file."""
+        settings = self.settings
+        return await rewrite(
+            unit,
+            self.store(settings.store),
+            self.store(settings.table_store),
+            settings.table,
+            settings.compression,
+        )
+
+    # After.
+
+    async def finish(self, results: Sequence[Rewritten]) -> CompactReport:
+        """Prove, commit, move the cursors."""
+        if not self._ranges:
+            return CompactReport(table=self.target.url)
+        read = self._prove(results)
+        change = Change(
+            positions={ranged.incarnation: ranged.position for ranged in self._ranges},
+            begins={ranged.incarnation: ranged.start for ranged in self._ranges},
+            adds=tuple(result.file for result in results if result.file is not None),
+            drops=tuple(path for result in results for path in result.drops),
+            since_us=self._since_us,
+        )
+        committed = await self.target.commit(self._seen, change)
+        if committed:
+            for ranged in self._ranges:
+                await move_up(self._log(ranged.log), self.settings.cursor, ranged.limit)
+        return CompactReport(
+            table=self.target.url,
+            ranges=tuple(self._ranges),
+            records=sum(result.records for result in results),
+            kept=sum(result.kept for result in results),
+            tombstones=sum(result.tombstones for result in results),
+            replaced=sum(result.replaced for result in results),
+            files=len(change.adds),
+            dropped=len(change.drops),
+            bytes=sum(file.bytes for file in change.adds),
+            setsum=read.hexdigest(),
+            kept_setsum=Setsum.sum(result.kept_sum for result in results).hexdigest(),
+            left_setsum=Setsum.sum(result.left_sum for result in results).hexdigest(),
+            committed=committed,
+            superseded=not committed,
+        )
+
+    def _prove(self, results: Sequence[Rewritten]) -> Setsum:
+        """The sum of what was read, if it is what the logs say was there."""
+        read = Setsum.sum(result.read for result in results)
+        named = Setsum.sum(fragment.setsum_hex for _, fragment in self._fragments)
+        records = sum(result.records for result in results)
+        expected = sum(ranged.num_records for ranged in self._ranges)
+        if (read, records) != (named, expected):
+            raise InternalError(
+                f"the compaction read {records} records, setsum {read}; the logs have {expected}, "
+                f"setsum {named}",
+                hint="nothing was changed; please report it",
+            )
+        return read
+
+    # The pins.
+
+    async def _pin(self) -> None:
+        for ranged in self._ranges:
+            name = f"compact_{self._entropy.token()}"
+            log = self._log(ranged.log)
+            self._pins.append(await log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S))
+        self._renewing = asyncio.ensure_future(self._renew())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(PIN_S / 3)
+            for pin in self._pins:
+                await pin.renew()
+
+    async def close(self) -> None:
+        """Release the pins. One PUT each; should it fail, they expire."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        for pin in self._pins:
+            try:
+                await pin.release()
+            except CordwoodError:
+                continue
+        self._pins = []
+
+    def _log(self, name: str) -> Log:
+        return Log(self.store(self.settings.store), name, entropy=self._entropy)
+
+
+async def compact(
+    logs: Log | Sequence[Log],
+    table: Target,
+    *,
+    cursor: str = COMPACTION,
+    compression: str = "zstd",
+    max_bytes: int | None = None,
+    dry_run: bool = False,
+    engine: str | Engine = AUTO,
+    progress: Progress | None = None,
+) -> CompactReport:
+    """Bring what is new in some logs of one store into a table, exactly once. See the module.
+
+    Args:
+        logs: a log or several; all of one store.
+        table: where to; it must exist.
+        cursor: the cursor that says, in each log, what was compacted.
+        compression: of the files written: none, snappy, lz4 or zstd.
+        max_bytes: take about so much of each log at most.
+        dry_run: only say what is new.
+        engine: `auto`, `local`, `spark`.
+        progress: called with bytes done and bytes to do.
+
+    Raises:
+        NotFoundError: there is no such log, or no such table.
+        StateError, CollectedError: the table and the log do not fit together.
+        InvalidInputError: a record has no key, where there must be one.
+        CorruptionError: a fragment is damaged; nothing was changed.
+    """
+    chosen = [logs] if isinstance(logs, Log) else list(logs)
+    if not chosen or any(not log.store.is_same_as(chosen[0].store) for log in chosen):
+        raise InvalidInputError("a compaction takes one log at least, and all of one store")
+    if compression not in {"none", "snappy", "lz4", "zstd"}:
+        raise InvalidInputError(
+            f"there is no compression {compression!r}", hint="use none, snappy, lz4 or zstd"
+        )
+    if max_bytes is not None and max_bytes < 1:
+        raise InvalidInputError(f"max_bytes is a number of at least 1, not {max_bytes!r}")
+    settings = CompactSettings(
+        store=chosen[0].store.url,
+        logs=tuple(dict.fromkeys(log.name for log in chosen)),
+        table_store=table.store.url,
+        table=table.name,
+        cursor=cursor,
+        compression=compression,
+        max_bytes=max_bytes,
+    )
+    job = Compact(settings, [chosen[0].store, table.store], table)
+    if dry_run:
+        _, ranges = await job.survey()
+        return CompactReport(table=table.url, ranges=tuple(r for r in ranges if r.num_records))
+    return await run(job, engine, progress)

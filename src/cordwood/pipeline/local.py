@@ -1,0 +1,84 @@
+"""The engine that is this process: a few units at a time, on its own event loop and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from msgspec import Struct
+
+from cordwood.base.errors import CordwoodError
+from cordwood.base.workers import in_worker
+from cordwood.pipeline import keys
+from cordwood.pipeline.engine import Drops, Progress, failed
+from cordwood.pipeline.job import Job, Unit
+
+ResultT = TypeVar("ResultT", bound=Struct)
+
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""Units under way: enough for all cores; each may hold a file of a table in memory."""
+
+
+class LocalEngine:
+    """Does units in this process."""
+
+    name = "local"
+
+    @property
+    def missing(self) -> str:
+        """Nothing: it always runs."""
+        return ""
+
+    async def work(
+        self, job: Job[Any, Any, ResultT, Any], units: Sequence[Unit], progress: Progress | None
+    ) -> list[ResultT]:
+        """The results of the units, in their order; the first failure ends it."""
+        results: list[Any] = [None] * len(units)
+        total = sum(unit.num_bytes for unit in units)
+        done = 0
+
+        async def take(places: Iterator[int]) -> None:
+            nonlocal done
+            for place in places:
+                unit = units[place]
+                try:
+                    results[place] = await job.work(unit)
+                except CordwoodError as error:
+                    raise failed(job, unit, error) from error
+                done += unit.num_bytes
+                if progress is not None:
+                    progress(done, total)
+
+        if progress is not None:
+            progress(0, total)
+        await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
+        return results
+
+    async def losers(
+        self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
+    ) -> Drops:
+        """The rows that a newer one replaces, found in memory."""
+        units = [*fresh, *old]
+        batches: list[list[pa.RecordBatch]] = [[] for _ in units]
+
+        async def take(places: Iterator[int]) -> None:
+            for place in places:
+                batches[place] = [batch async for batch in job.rows(units[place])]
+
+        await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
+        rows = [batch for of_unit in batches for batch in of_unit]
+        return await in_worker(keys.losers, pa.Table.from_batches(rows, schema=keys.SCHEMA))
+
+
+async def _all(take: Any, places: Iterator[int], count: int) -> None:
+    """So many workers share the places; when one fails the others are stopped, and awaited."""
+    tasks = [asyncio.ensure_future(take(places)) for _ in range(count)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

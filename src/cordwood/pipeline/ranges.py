@@ -1,0 +1,148 @@
+"""Which records of a log a compaction takes, and the cursor that follows it.
+
+The table itself says how much of a log it holds; the cursor says the same to everybody else, to
+collection above all. The table's commit comes first, the cursor moves after it. So::
+
+    cursor behind the table     a compaction died in between: the cursor is moved up
+    cursor ahead of the table   somebody moved it: records would be missing, so this is refused
+    log not in the table        begin at the cursor; without one, at the oldest record
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import Struct
+
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    CollectedError,
+    ContendedError,
+    NotFoundError,
+    StateError,
+)
+from cordwood.log import tree
+from cordwood.log.cursors import Witness
+from cordwood.log.format import Ancestor, Fragment, Manifest
+from cordwood.log.log import Log
+from cordwood.pipeline.tabledoc import Position
+from cordwood.pipeline.target import Seen
+
+
+class Range(Struct, frozen=True, kw_only=True):
+    """The records `[start, limit)` of a log, still to be compacted."""
+
+    log: str
+    incarnation: str
+    first: int
+    """The first record of the log that the table has, or will have."""
+    start: int
+    limit: int
+    num_bytes: int
+    """About how much it is, as stored."""
+    ancestors: tuple[Ancestor, ...] = ()
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+        return self.limit - self.start
+
+    @property
+    def position(self) -> Position:
+        """What the table says of the log afterwards."""
+        return Position(self.log, self.first, self.limit)
+
+
+async def range_of(log: Log, seen: Seen, cursor: str) -> Range:
+    """What is to be compacted of a log. Two GETs.
+
+    Raises:
+        NotFoundError: there is no such log.
+        StateError: the cursor, the log or its name does not fit to what the table holds.
+        CollectedError: what the table needs next has been collected.
+    """
+    witness = await find(log, cursor)
+    manifest = await log.manifest()
+    incarnation = manifest.incarnation
+    if not incarnation:
+        raise StateError(
+            f"log {log.name!r} was last written by another program, and has no identity",
+            hint="append to it once with Cordwood",
+        )
+    if seen.has_other(log.name, incarnation):
+        raise StateError(
+            f"the table holds records of another log that was named {log.name!r}",
+            hint="compact this one into a table of its own",
+        )
+    position = seen.position(incarnation)
+    start = begin_of(log.name, manifest, position, witness)
+    return Range(
+        log=log.name,
+        incarnation=incarnation,
+        first=start if position is None else position.first,
+        start=start,
+        limit=manifest.next_offset,
+        num_bytes=sum(p.num_bytes for p in tree.roots(manifest) if p.limit > start),
+        ancestors=manifest.ancestors,
+    )
+
+
+def begin_of(
+    name: str, manifest: Manifest, position: Position | None, witness: Witness | None
+) -> int:
+    """Where to begin in a log. See the module."""
+    oldest, end = manifest.oldest_offset, manifest.next_offset
+    if position is None:
+        return max(oldest, witness.offset) if witness is not None else oldest
+    if witness is not None and witness.offset > position.limit:
+        raise StateError(
+            f"the cursor {witness.name!r} of log {name!r} stands at {witness.offset}, and the "
+            f"table holds the log up to {position.limit}: the records between would be missing",
+            hint=f"move the cursor back to {position.limit}, or compact into a new table",
+        )
+    if position.limit > end:
+        raise StateError(
+            f"the table holds the log {name!r} up to {position.limit}, and the log ends at {end}",
+            hint="the log was restored from an older state: compact it into a new table",
+        )
+    if position.limit < oldest:
+        raise CollectedError(
+            f"the table holds the log {name!r} up to {position.limit}, and the log's oldest record "
+            f"is {oldest}: those between were collected",
+            hint="compact into a new table; the cursor of a table holds collection back",
+        )
+    return position.limit
+
+
+async def find(log: Log, cursor: str) -> Witness | None:
+    """The cursor, if there is one. One GET."""
+    try:
+        return await log.cursors.load(cursor)
+    except NotFoundError:
+        return None
+
+
+async def move_up(log: Log, cursor: str, offset: int) -> None:
+    """Have the cursor at `offset` or further. Two requests; it may be repeated.
+
+    Raises:
+        CollectedError: there is no cursor, and the offset has been collected.
+    """
+    while True:
+        witness = await find(log, cursor)
+        if witness is not None and witness.offset >= offset:
+            return
+        with suppress(ContendedError, AlreadyExistsError):
+            if witness is None:
+                await log.cursors.init(cursor, offset)
+            else:
+                await log.cursors.save(cursor, offset, witness)
+            return
+
+
+async def fragments_of(log: Log, ranged: Range) -> list[Fragment]:
+    """The fragments that hold the range, oldest first. A GET for each node."""
+    objects = log.objects
+    manifest, _ = await objects.load()
+    walk = objects.walk(tree.roots(manifest), ranged.start, ranged.limit)
+    return [fragment async for fragment in walk]

@@ -1,0 +1,332 @@
+"""The pipeline: roll up, compact, collect, scrub, over a whole fleet, once or again and again.
+
+::
+
+    roll up   which logs changed; which are worth a compaction, by size, age and patience
+    compact   what is new in them becomes rows of tables
+    collect   what no cursor needs is freed; also of logs that earlier runs left waiting
+    scrub     samples of what is left, or all of it, is proved
+    sweep     files of the tables that nobody reads any more are deleted
+
+Every step is safe by itself, at any moment, beside any other run: a run killed anywhere is resumed
+by the next one. A log that cannot be worked on is reported and holds nothing up. The report is
+written before the first compaction and after every step (pipeline/reports.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.fleet.rollup import QUIET_S
+from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Reason, Selected, reasons, select
+from cordwood.fleet.survey import survey
+from cordwood.log.log import Log
+from cordwood.pipeline import reports
+from cordwood.pipeline.collect import Collected, collect_logs
+from cordwood.pipeline.compact import CompactReport, compact
+from cordwood.pipeline.delta import Delta
+from cordwood.pipeline.engine import AUTO
+from cordwood.pipeline.reports import Chosen, RunReport, Scrubbed
+from cordwood.pipeline.rollup import roll_up_fleet
+from cordwood.pipeline.scrub import scrub_log
+from cordwood.pipeline.table import Table
+from cordwood.pipeline.tabledoc import Keyless, Mode
+from cordwood.store.url import Store
+
+T = TypeVar("T")
+
+AT_ONCE = 4
+"""Logs worked on together."""
+
+SAMPLE = 8
+"""Fragments that a scrub by samples reads of each log."""
+
+RUNS_LOOKED_AT = 20
+
+ScrubMode = Literal["off", "sample", "deep"]
+TableFormat = Literal["parquet", "delta"]
+
+StepProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the step, how much of it is done, and how much there is."""
+
+
+class Status(Struct, frozen=True):
+    """What waits, and what the last runs did."""
+
+    waiting: tuple[Dirty, ...]
+    """Logs with something to compact, oldest first."""
+    due: dict[str, tuple[Reason, ...]]
+    """Those of them that the next run takes, and why."""
+    to_collect: tuple[str, ...]
+    errors: dict[str, str]
+    runs: tuple[RunReport, ...]
+    """The newest first."""
+
+
+class Pipeline:
+    """Looks after the logs of a fleet. Holds no state: everything is in the store."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        *,
+        tables: Store | str | None = None,
+        table: str = "tables/{log}",
+        table_format: TableFormat = "parquet",
+        mode: Mode = "append",
+        keyless: Keyless = "refuse",
+        policy: Policy = DEFAULT_POLICY,
+        quiet_s: float = QUIET_S,
+        scrub: ScrubMode = "sample",
+        engine: str = AUTO,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Nothing is done yet; no I/O.
+
+        Args:
+            store: where the fleet's logs lie: a Store or its URL.
+            tables: where the tables lie; by default in the same store.
+            table: the name of a log's table, with `{log}` for the log's name; without it all logs
+                go into one.
+            table_format: `parquet`, with a manifest of our own; or `delta`.
+            mode: of tables that are made: `append` or `upsert`.
+            keyless: what an upsert does with records without a key.
+            policy: which logs are worth a compaction.
+            quiet_s: a mark younger than this stays although its log needs no compaction.
+            scrub: after a compaction, prove nothing, samples, or every record.
+            engine: `auto`, `local`, `spark`.
+            clock: what time it is.
+            entropy: where ids come from.
+        """
+        self.store = Store(store) if isinstance(store, str) else store
+        self.tables = (
+            self.store if tables is None else Store(tables) if isinstance(tables, str) else tables
+        )
+        if scrub not in {"off", "sample", "deep"} or table_format not in {"parquet", "delta"}:
+            raise InvalidInputError(f"no pipeline has scrub {scrub!r}, format {table_format!r}")
+        self._table = table
+        self._format = table_format
+        self._mode: Mode = mode
+        self._keyless: Keyless = keyless
+        self._policy = policy
+        self._quiet_s = quiet_s
+        self._scrub = scrub
+        self._engine = engine
+        self._clock = clock
+        self._entropy = entropy
+        self.table_of("log")  # It says now if the name cannot be one.
+
+    def table_of(self, log: str) -> Table | Delta:
+        """The table that a log's records go to."""
+        name = self._table.replace("{log}", log)
+        if self._format == "delta":
+            return Delta(self.tables, name, entropy=self._entropy)
+        return Table(self.tables, name, entropy=self._entropy)
+
+    async def run(
+        self, *, dry_run: bool = False, progress: StepProgress | None = None
+    ) -> RunReport:
+        """Do everything once. What goes wrong with one log is in the report.
+
+        Args:
+            dry_run: only say what would be compacted; nothing is changed, no report is kept.
+            progress: called as each step goes on.
+
+        Raises:
+            StoreError: the store itself failed.
+        """
+        report = RunReport(id=self._entropy.token(), begun_us=self._clock.now_us(), dry_run=dry_run)
+        if dry_run:
+            return await self._dry(report)
+        before = await reports.last_runs(self.store, RUNS_LOOKED_AT)
+        _Step(progress, "roll up", 1).done()
+        rolled = await roll_up_fleet(
+            self.store, policy=self._policy, quiet_s=self._quiet_s, clock=self._clock
+        )
+        report = replace(
+            report,
+            marks=sum(member.marks for member in rolled.members),
+            dirty=len(rolled.dirty),
+            chosen=tuple(map(_chosen, rolled.selected)),
+            waiting=tuple(reports.left_behind(before)),
+            unswept=tuple(reports.left_unswept(before)),
+            errors=rolled.errors,
+        )
+        await reports.save(self.store, report)
+        report = await self._compact(report, progress)
+        await reports.save(self.store, report)
+        report = await self._collect(report, progress)
+        await reports.save(self.store, report)
+        report = await self._prove(report, progress)
+        report = await self._sweep(report)
+        report = replace(report, ended_us=max(self._clock.now_us(), report.begun_us))
+        await reports.save(self.store, report)
+        await reports.prune(self.store)
+        return report
+
+    async def every(
+        self, interval_s: float, *, progress: StepProgress | None = None
+    ) -> AsyncGenerator[RunReport, None]:
+        """Run for ever, `interval_s` seconds from one end to the next begin; a report each time."""
+        if not interval_s > 0:
+            raise InvalidInputError(f"an interval is more than 0 seconds, not {interval_s!r}")
+        while True:
+            yield await self.run(progress=progress)
+            await asyncio.sleep(interval_s)
+
+    async def status(self, *, runs: int = 5) -> Status:
+        """What waits, and what the last runs did. Nothing is changed."""
+        past = await reports.last_runs(self.store, max(runs, RUNS_LOOKED_AT))
+        found = await survey(self.store, clock=self._clock)
+        now_us = self._clock.now_us()
+        due = {one.log: why for one in found.dirty if (why := reasons(one, self._policy, now_us))}
+        errors = {name: why for member in found.members for name, why in member.errors.items()}
+        errors |= {member.member: member.damage for member in found.members if member.damage}
+        return Status(
+            tuple(found.dirty), due, tuple(reports.left_behind(past)), errors, tuple(past[:runs])
+        )
+
+    # The steps.
+
+    async def _dry(self, report: RunReport) -> RunReport:
+        found = await survey(self.store, clock=self._clock)
+        selected = select(found.dirty, self._clock.now_us(), self._policy)
+        before = await reports.last_runs(self.store, RUNS_LOOKED_AT)
+        return replace(
+            report,
+            dirty=len(found.dirty),
+            chosen=tuple(map(_chosen, selected)),
+            waiting=tuple(reports.left_behind(before)),
+        )
+
+    async def _compact(self, report: RunReport, progress: StepProgress | None) -> RunReport:
+        """Each table by itself; a table that several logs share gets them in one commit."""
+        by_table: dict[str, list[str]] = {}
+        for one in report.chosen:
+            by_table.setdefault(self.table_of(one.log).name, []).append(one.log)
+        step = _Step(progress, "compact", len(by_table))
+        errors = dict(report.errors)
+
+        async def work(name: str) -> CompactReport | None:
+            logs = [Log(self.store, log, entropy=self._entropy) for log in by_table[name]]
+            table = self.table_of(by_table[name][0])
+            try:
+                await table.create(mode=self._mode, keyless=self._keyless, exist_ok=True)
+                return await compact(logs, table, engine=self._engine)
+            except CordwoodError as error:
+                errors[name] = error.message
+                return None
+            finally:
+                step.done()
+
+        done = await _some_at_once(list(by_table), work)
+        return replace(
+            report, compacted=tuple(one for one in done if one is not None), errors=errors
+        )
+
+    async def _collect(self, report: RunReport, progress: StepProgress | None) -> RunReport:
+        """What was compacted now, and what earlier runs left."""
+        logs = sorted({*report.waiting, *_logs_of(report.compacted)})
+        step = _Step(progress, "collect", len(logs))
+
+        async def work(log: str) -> Collected:
+            (done,) = await collect_logs(self.store, [log])
+            step.done()
+            return done
+
+        done = await _some_at_once(logs, work)
+        errors = {one.log: one.error for one in done if one.error}
+        return replace(
+            report,
+            collected=tuple(done),
+            waiting=tuple(one.log for one in done if one.again),
+            errors=report.errors | errors,
+        )
+
+    async def _prove(self, report: RunReport, progress: StepProgress | None) -> RunReport:
+        logs = _logs_of(report.compacted) if self._scrub != "off" else []
+        step = _Step(progress, "scrub", len(logs))
+
+        async def work(name: str) -> Scrubbed:
+            log = Log(self.store, name)
+            try:
+                if self._scrub == "deep":
+                    found = await scrub_log(log, engine=self._engine)
+                else:
+                    found = await log.scrub(deep=True, sample=SAMPLE)
+            except CordwoodError as error:
+                return Scrubbed(name, ok=False, errors=(error.message,))
+            finally:
+                step.done()
+            wrong = tuple(fault.message for fault in found.errors)
+            return Scrubbed(name, found.ok, found.records, wrong)
+
+        done = await _some_at_once(logs, work)
+        errors = {one.log: one.errors[0] for one in done if not one.ok}
+        return replace(report, scrubbed=tuple(done), errors=report.errors | errors)
+
+    async def _sweep(self, report: RunReport) -> RunReport:
+        """Tables that were written now, and those with files that still waited for readers."""
+        if self._format == "delta":
+            return report
+        chosen = (self.table_of(one.log).name for one in report.chosen)
+        swept, waiting = 0, []
+        errors = dict(report.errors)
+        for name in sorted({*report.unswept, *chosen}):
+            try:
+                found = await Table(self.tables, name, entropy=self._entropy).sweep()
+            except NotFoundError:
+                continue  # Its first compaction failed, or somebody deleted it.
+            except CordwoodError as error:
+                errors.setdefault(name, error.message)
+                waiting.append(name)
+                continue
+            swept += found.dropped + found.orphans
+            if found.waiting:
+                waiting.append(name)
+        return replace(report, swept=swept, unswept=tuple(waiting), errors=errors)
+
+
+def _chosen(one: Selected) -> Chosen:
+    dirty = one.dirty
+    return Chosen(dirty.log, dirty.num_records, dirty.num_bytes, one.reasons)
+
+
+def _logs_of(compacted: Sequence[CompactReport]) -> list[str]:
+    return sorted({ranged.log for one in compacted for ranged in one.ranges})
+
+
+async def _some_at_once(names: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
+    """The results, in order; a few are worked on together."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> T:
+        async with turns:
+            return await work(name)
+
+    return await asyncio.gather(*(one(name) for name in names))
+
+
+class _Step:
+    """Tells how far a step is."""
+
+    def __init__(self, progress: StepProgress | None, name: str, total: int) -> None:
+        self._progress = progress
+        self._name = name
+        self._total = total
+        self._count = -1
+        self.done()
+
+    def done(self) -> None:
+        """One more is done."""
+        self._count += 1
+        if self._progress is not None:
+            self._progress(self._name, self._count, self._total)

@@ -1,0 +1,39 @@
+"""Tables for Spark: plain Parquet files, those that the table names now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cordwood.base import portal
+from cordwood.pipeline.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = (
+    "log STRING NOT NULL, offset BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL, key BINARY, "
+    "headers ARRAY<STRUCT<name: STRING, value: BINARY>>, stream STRING, body BINARY NOT NULL"
+)
+
+_SCHEMES = {"s3": "s3a", "gs": "gs", "az": "abfss"}
+"""What Hadoop calls the schemes of ours."""
+
+
+def read_table(spark: SparkSession, url: str) -> DataFrame:
+    """The rows that a table has now, read by Spark's own Parquet reader.
+
+    The files are fixed when this is called. They stay for the table's grace interval, also if a
+    compaction replaces them meanwhile.
+
+    Raises:
+        NotFoundError: there is no such table.
+    """
+    table = Table.from_url(url)
+    files = portal.current().run(table.files())
+    if not files:
+        return spark.createDataFrame([], SCHEMA)
+    base = table.url
+    scheme, _, rest = base.partition(":")
+    return spark.read.schema(SCHEMA).parquet(
+        *(f"{_SCHEMES.get(scheme, scheme)}:{rest}/{file.path}" for file in files)
+    )

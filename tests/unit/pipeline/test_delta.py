@@ -1,0 +1,175 @@
+"""A Delta table as the target of compactions: the same, exactly once through its transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+import cordwood
+from cordwood import (
+    AlreadyExistsError,
+    ContendedError,
+    Delta,
+    InvalidInputError,
+    NotFoundError,
+    StateError,
+    StoreError,
+    compact,
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A directory: Delta has its own client."""
+    return cordwood.Store(f"file://{tmp_path}/wood")
+
+
+@pytest.fixture
+def make(store):
+    """`await make(mode)`: a Delta table."""
+
+    async def work(mode="append", keyless="refuse"):
+        table = Delta(store, "delta")
+        await table.create(mode=mode, keyless=keyless)
+        return table
+
+    return work
+
+
+async def test_records_become_rows(append, make, rows):
+    """Read by Delta's own library; the second compaction adds what is new."""
+    # EVIDENCE-OF: G-92
+    table = await make()
+    log = await append("a", [(None, b"%d" % n) for n in range(20)])
+    assert (await compact(log, table, engine="local")).committed
+    assert not (await compact(log, table, engine="local")).committed
+    await append("a", [(b"k", b"more")])
+    await compact(log, table, engine="local")
+    found = DeltaTable(table.url).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert list(range(1, 22)) == [row["offset"] for row in found]
+    assert ("a", b"k", b"more") == (found[-1]["log"], found[-1]["key"], found[-1]["body"])
+    incarnation = (await log.manifest()).incarnation
+    assert 22 == DeltaTable(table.url).transaction_version(incarnation)
+    assert {"offset"} == set((await table.to_arrow(["offset"])).schema.names)
+    assert 2 == len(await table.files())
+
+
+async def test_newest_by_key(append, make, rows):
+    """With tombstones; files that lose rows are replaced in the same commit."""
+    # EVIDENCE-OF: G-92
+    table = await make("upsert")
+    log = await append("a", [(b"k1", b"1"), (b"k2", b"1"), (b"k1", b"2")])
+    await compact(log, table, engine="local")
+    await append("a", [(b"k2", b""), (b"k3", b"1")])
+    report = await compact(log, table, engine="local")
+    assert (1, 1, 1) == (report.tombstones, report.replaced, report.dropped)
+    assert {("a", b"k1"): b"2", ("a", b"k3"): b"1"} == await rows(table)
+
+
+async def test_what_others_wrote_is_kept(append, make, rows):
+    """Delta's own tools may put files together; the next compaction works on what they made."""
+    table = await make("upsert")
+    log = await append("a", [(b"k%d" % n, b"1") for n in range(5)])
+    for number in range(3):
+        await append("a", [(b"k%d" % number, b"2")])
+        await compact(log, table, engine="local")
+    DeltaTable(table.url).optimize.compact()
+    await append("a", [(b"k4", b"3")])
+    await compact(log, table, engine="local")
+    found = await rows(table)
+    assert {b"2", b"1", b"3"} == set(found.values())
+    assert (5, b"3") == (len(found), found["a", b"k4"])
+
+
+async def test_two_at_once(append, make, rows):
+    """One commits; everything is there once."""
+    # EVIDENCE-OF: G-92
+    table = await make()
+    log = await append("a", [(None, b"x")] * 20)
+    reports = await asyncio.gather(*(compact(log, table, engine="local") for _ in range(3)))
+    assert 1 == sum(report.committed for report in reports)
+    assert 20 == len(await rows(table))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_lost_answer_is_found(append, make, rows, monkeypatch, arrives):
+    """The commit is in the table, or not; either way it is made once."""
+    # EVIDENCE-OF: G-92
+    table = await make()
+    log = await append("a", [(None, b"x")] * 20)
+    write = DeltaTable.create_write_transaction
+    lost = []
+
+    def losing(self, *args, **kwargs):
+        if lost:
+            return write(self, *args, **kwargs)
+        lost.append(True)
+        if arrives:
+            write(self, *args, **kwargs)
+        raise CommitFailedError("nobody knows")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", losing)
+    assert (await compact(log, table, engine="local")).committed
+    assert 20 == len(await rows(table))
+
+
+async def test_a_table_that_never_rests(append, make, monkeypatch):
+    """Is given up after some tries, and says so."""
+    table = await make()
+    log = await append("a", [(None, b"x")])
+
+    def refuse(self, *args, **kwargs):
+        raise CommitFailedError("too late")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", refuse)
+    with pytest.raises(ContendedError, match="changes too fast"):
+        await compact(log, table, engine="local")
+
+
+async def test_another_log_of_the_name(append, make):
+    """Its records would pass for the other's."""
+    table = await make()
+    log = await append("a", [(None, b"x")])
+    await compact(log, table, engine="local")
+    await log.destroy()
+    await append("a", [(None, b"y")])
+    with pytest.raises(StateError, match="another log that was named 'a'"):
+        await compact(log, table, engine="local")
+
+
+async def test_create(store, make):
+    """Once, in one mode."""
+    table = await make("upsert")
+    await table.create(mode="upsert", exist_ok=True)
+    for wrong in ({"mode": "upsert"}, {"mode": "append", "exist_ok": True}):
+        with pytest.raises(AlreadyExistsError, match="in mode upsert"):
+            await table.create(**wrong)
+    assert "delta" in repr(Delta.from_url(table.url))
+
+
+async def test_bad_input(store, append, tmp_path):
+    """No table, no Delta table, one of somebody else's, a place it cannot be."""
+    log = await append("a", [(None, b"x")])
+    with pytest.raises(NotFoundError, match="no Delta table at"):
+        await compact(log, Delta(store, "none"), engine="local")
+    write_deltalake(f"{tmp_path}/wood/theirs", pa.table({"x": [1]}))
+    with pytest.raises(InvalidInputError, match="not a Delta table that was made for"):
+        await compact(log, Delta(store, "theirs"), engine="local")
+    with pytest.raises(InvalidInputError, match="cannot lie in memory:"):
+        Delta("memory:", "t")
+    (tmp_path / "wood" / "spoiled" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "wood" / "spoiled" / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with pytest.raises((StoreError, NotFoundError), match="spoiled"):
+        await Delta(store, "spoiled").files()
+
+
+async def test_without_the_library(store, monkeypatch):
+    """It says what to install."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(StateError, match="need the library deltalake"):
+        await Delta(store, "t").files()

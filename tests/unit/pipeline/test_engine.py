@@ -1,0 +1,155 @@
+"""Engines: found by name, chosen by size; a unit that fails fails the job by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from cordwood import InvalidInputError, NotFoundError, StateError
+from cordwood.pipeline import engine as module
+from cordwood.pipeline.engine import LOCAL_BYTES_MAX, choose, engine, run
+from cordwood.pipeline.job import Job, Unit, rebuild
+from cordwood.pipeline.local import AT_ONCE, LocalEngine
+
+
+class Number(Unit, frozen=True, kw_only=True):
+    """Doubles a number."""
+
+    value: int
+
+    @property
+    def title(self):
+        """For people."""
+        return f"number {self.value}"
+
+
+class Doubled(Struct, frozen=True):
+    """The result."""
+
+    value: int
+
+
+class Doubling(Job[Doubled, Number, Doubled, int]):
+    """Adds up doubled numbers."""
+
+    name = "doubling"
+    settings_type = Doubled
+    unit_type = Number
+    result_type = Doubled
+    closed = False
+    active = most = 0
+
+    async def weigh(self):
+        """As its settings say."""
+        return self.settings.value
+
+    async def plan(self, engine):
+        """Ten numbers."""
+        return [Number(value=n, num_bytes=10) for n in range(10)]
+
+    async def work(self, unit):
+        """Later numbers are done sooner."""
+        self.active += 1
+        self.most = max(self.most, self.active)
+        for _ in range(20 - unit.value):
+            await asyncio.sleep(0)
+        self.active -= 1
+        if unit.value == self.settings.value:
+            raise NotFoundError("it is gone", hint="look elsewhere")
+        return Doubled(2 * unit.value)
+
+    async def finish(self, results):
+        """In the order of the units."""
+        assert sorted(result.value for result in results) == [result.value for result in results]
+        return sum(result.value for result in results)
+
+    async def close(self):
+        """Noted."""
+        self.closed = True
+
+
+async def test_a_job_from_plan_to_report():
+    """Results come in the order of the units; a few are done at once; progress is told."""
+    job = Doubling(Doubled(-1))
+    told = []
+    assert 90 == await run(job, "local", lambda done, total: told.append((done, total)))
+    assert job.closed
+    assert AT_ONCE == job.most
+    assert (0, 100) == told[0]
+    assert (100, 100) == told[-1]
+    assert sorted(told) == told
+
+
+async def test_a_unit_that_fails():
+    """The same error, with what was being done; the others are stopped; nothing is finished."""
+    # EVIDENCE-OF: G-87
+    job = Doubling(Doubled(3))
+    with pytest.raises(NotFoundError) as caught:
+        await run(job, "local")
+    assert "doubling of number 3: it is gone" == caught.value.message
+    assert "doubling of number 3: it is gone. look elsewhere" == str(caught.value)
+    assert job.closed
+    before = job.active
+    await asyncio.sleep(0)
+    assert before == job.active
+
+
+class Nowhere:
+    """An engine that cannot run here."""
+
+    name = "spark"
+    missing = "there is no Java"
+
+
+def test_engines_are_found_by_name(monkeypatch):
+    """`auto` takes what suits and can run; a name is taken at its word."""
+    assert isinstance(engine("local"), LocalEngine)
+    assert isinstance(engine(), LocalEngine)
+    with pytest.raises(InvalidInputError, match="no engine 'hadoop'"):
+        engine("hadoop")
+    with pytest.raises(InvalidInputError):
+        engine("auto")
+    assert "local" == choose("auto", LOCAL_BYTES_MAX - 1).name
+    assert "local" == choose("local", 10**15).name
+    monkeypatch.setitem(module.OURS, "spark", f"{__name__}:Nowhere")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    monkeypatch.setattr(module, "entry_points", lambda group: ())
+    assert "local" == choose("auto", LOCAL_BYTES_MAX).name
+    with pytest.raises(StateError, match="there is no Java"):
+        choose("spark", 0)
+    monkeypatch.setattr(Nowhere, "missing", "")
+    assert "spark" == choose("auto", LOCAL_BYTES_MAX).name
+
+
+def test_an_entry_point_adds_an_engine(monkeypatch):
+    """Others may bring one."""
+
+    class Point:
+        name = "theirs"
+        value = "cordwood.pipeline.local:LocalEngine"
+
+    monkeypatch.setattr(module, "entry_points", lambda group: [Point])
+    assert isinstance(engine("theirs"), LocalEngine)
+
+
+def test_a_job_is_rebuilt_by_name():
+    """With the settings it had; anything else is refused."""
+    settings = {"store": "memory:x", "log": "orders"}
+    job = rebuild("scrub", msgspec.json.encode(settings))
+    assert ("scrub", "orders") == (job.name, job.settings.log)
+    with pytest.raises(InvalidInputError, match="no job 'mystery'"):
+        rebuild("mystery", b"{}")
+    for wrong in (b"{}", b"x", b'{"store": 1}'):
+        with pytest.raises(InvalidInputError, match="its settings are none"):
+            rebuild("scrub", wrong)
+
+
+async def test_a_job_that_is_no_question():
+    """Has no rows."""
+    with pytest.raises(NotImplementedError):
+        Doubling(Doubled(1)).rows(Number(value=1))
+    assert "Unit" == Unit().title
