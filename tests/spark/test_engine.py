@@ -55,7 +55,8 @@ async def rows(table):
 async def test_scrub_is_the_same(store, engine, monkeypatch):
     """Of a whole log and of a damaged one; progress comes to its end."""
     # EVIDENCE-OF: G-89
-    monkeypatch.setattr(divide, "UNIT_BYTES_MIN", 2_000)
+    monkeypatch.setattr(divide, "READ_BYTES_MIN", 1)
+    monkeypatch.setattr(divide, "READ_BYTES_MAX", 2_000)
     log = await append(store, "a", [(None, b"%d" % n) for n in range(60)], batch_bytes=1)
     told = []
     found = await scrub_log(log, engine=engine, progress=lambda *done: told.append(done))

@@ -14,6 +14,8 @@ from rich.progress import Progress
 from rich.table import Table as Drawing
 
 from cordwood.base.clock import SYSTEM_CLOCK
+from cordwood.cli.bench import jobs as jobs_bench
+from cordwood.cli.bench.commands import print_nested
 from cordwood.cli.jobs import engine_option, format_option, keyless_option, mode_option
 from cordwood.cli.output import command, console, print_json, size
 from cordwood.fleet.rollup import QUIET_S
@@ -114,6 +116,32 @@ def status(store_url: str, *, runs: int, as_json: bool, **given: Any) -> None:
         print_json(msgspec.to_builtins(found))
     else:
         _draw(found)
+
+
+@pipeline.group()
+def bench() -> None:
+    """Measure jobs on Spark, each beside one process."""
+
+
+@bench.command("scrub")
+@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
+@click.option("--megabytes", type=int, default=1024, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--kernel", type=click.Choice(["auto", "hashlib", "numba"]), default="auto")
+@command
+def bench_scrub(*, record: int, megabytes: int, repeats: int, kernel: str, as_json: bool) -> None:
+    """A deep scrub by Spark beside one process."""
+    print_nested("scrub", jobs_bench.scrub(record, megabytes, repeats, kernel), as_json=as_json)
+
+
+@bench.command("compact")
+@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
+@click.option("--megabytes", type=int, default=512, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=2, show_default=True)
+@command
+def bench_compact(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
+    """A compaction by Spark and in one process, of every record and of the newest by key."""
+    print_nested("compact", jobs_bench.compaction(record, megabytes, repeats), as_json=as_json)
 
 
 def _policy(given: dict[str, Any]) -> Policy:

@@ -8,18 +8,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 UNIT_BYTES = 128 * 2**20
-"""What one unit works on: a task of Spark costs 20 ms, reading so much a second."""
+"""What becomes one file of a table."""
 
-UNIT_BYTES_MIN = 4 * 2**20
+READ_BYTES_MAX = 256 * 2**20
+"""What one unit reads, where it writes nothing: a task of Spark costs as much as reading 20 MB."""
+
+READ_BYTES_MIN = 4 * 2**20
 """Less is not worth a unit of its own."""
 
-UNITS_WANTED = 16
-"""Small work is cut so often, so that all cores have something to do."""
+UNITS_PER_SLOT = 2
+"""Small work is cut so often for each core: one that is slowed down does not hold up the others."""
 
 
-def unit_bytes(total_bytes: int, wanted: int = UNITS_WANTED) -> int:
-    """How large a unit should be where so much is to be read."""
-    return max(UNIT_BYTES_MIN, min(UNIT_BYTES, total_bytes // max(1, wanted)))
+def read_bytes(total_bytes: int, slots: int) -> int:
+    """How much a unit should read, where there is so much and so many are done at once."""
+    wanted = -(-total_bytes // max(1, slots * UNITS_PER_SLOT))
+    return max(READ_BYTES_MIN, min(READ_BYTES_MAX, wanted))
 
 
 def divide(things: Iterable[T], size: Callable[[T], int], target: int) -> Iterator[tuple[T, ...]]:

@@ -54,6 +54,10 @@ class Engine(Protocol):
         """What keeps it from running here, in one line; empty if nothing does."""
         ...
 
+    async def slots(self) -> int:
+        """How many units it does at once."""
+        ...
+
     async def work(
         self, job: Job[Any, Any, ResultT, Any], units: Sequence[Unit], progress: Progress | None
     ) -> list[ResultT]:

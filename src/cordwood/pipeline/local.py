@@ -32,6 +32,10 @@ class LocalEngine:
         """Nothing: it always runs."""
         return ""
 
+    async def slots(self) -> int:
+        """How many units it does at once."""
+        return AT_ONCE
+
     async def work(
         self, job: Job[Any, Any, ResultT, Any], units: Sequence[Unit], progress: Progress | None
     ) -> list[ResultT]:

@@ -24,7 +24,7 @@ from cordwood.log.format import Ancestor, Fragment
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
 from cordwood.log.scrub import Fault, ScrubReport
-from cordwood.pipeline.divide import divide, unit_bytes
+from cordwood.pipeline.divide import divide, read_bytes
 from cordwood.pipeline.engine import AUTO, Engine, Progress, run
 from cordwood.pipeline.job import Job, Unit
 
@@ -95,7 +95,8 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReport]):
         self._named = Setsum.sum(fragment.setsum_hex for fragment in found)
         if not found:
             return []
-        target = unit_bytes(sum(fragment.num_bytes for fragment in found))
+        total = sum(fragment.num_bytes for fragment in found)
+        target = read_bytes(total, await engine.slots())
         return [
             ScrubUnit(
                 fragments=group,

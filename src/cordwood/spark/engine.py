@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT", bound=Struct)
 
+CONNECT_SLOTS = 8
+"""What is assumed of a session behind Spark Connect, which does not tell."""
+
 POLL_S = 0.25
 """How often the bar moves."""
 
@@ -49,6 +52,12 @@ class SparkEngine:
     def missing(self) -> str:
         """What keeps it from running here, in one line; empty if nothing does."""
         return missing() if self._spark is None else ""
+
+    async def slots(self) -> int:
+        """How many tasks the session runs at once, as far as it says."""
+        spark = await self._session()
+        context = getattr(spark, "_sc", None)
+        return CONNECT_SLOTS if context is None else int(context.defaultParallelism)
 
     async def work(
         self, job: Job[Any, Any, ResultT, Any], units: Sequence[Unit], progress: Progress | None
@@ -83,6 +92,11 @@ class SparkEngine:
         return {source: _joined(parts) for source, parts in found.items()}
 
     # Below.
+
+    async def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = await asyncio.to_thread(_session)
+        return self._spark
 
     def _losers(
         self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
@@ -124,9 +138,9 @@ class SparkEngine:
 
         for store in job.stores:
             _check_can_travel(store)
-        if self._spark is None:
-            self._spark = await asyncio.to_thread(_session)
-        watched = Watched(self._spark, f"cordwood-{job.name}-{SYSTEM_ENTROPY.token()[:8]}")
+        watched = Watched(
+            await self._session(), f"cordwood-{job.name}-{SYSTEM_ENTROPY.token()[:8]}"
+        )
         work = asyncio.ensure_future(asyncio.to_thread(watched.collect, make))
         total = sum(unit.num_bytes for unit in units)
         try:

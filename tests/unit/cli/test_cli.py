@@ -116,14 +116,23 @@ def test_scrub_names_the_damage(run, url, tmp_path):
 
 def test_demo(run, tmp_path):
     """The demonstration runs, twice in the same place, and refuses somebody else's directory."""
-    first = run("demo", "--json", "--directory", tmp_path / "demo")
-    second = run("demo", "--json", "--directory", tmp_path / "demo")
-    assert first["whole"]
+    words = ("demo", "--engine", "local", "--directory", tmp_path / "demo")
+    first = run(*words, "--json")
+    assert first["logs_ok"]
     assert first["equal"]
-    assert (20_000, 20_000) == (first["records"], second["records"])
+    assert (22_800, 10_800, 200) == (first["records"], first["rows"], first["left"])
+    assert "table equal to what the writers said last" in run(*words)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     assert "choose another" in run("demo", "--directory", tmp_path / "other", code=1)
+
+
+def test_demo_without_java(run, tmp_path, monkeypatch):
+    """It says what is missing, and runs the same jobs in this process."""
+    monkeypatch.setattr("cordwood.spark.engine.missing", lambda: "Spark needs a Java runtime")
+    found = run("demo", "--json", "--directory", tmp_path / "demo")
+    assert ("local", "Spark needs a Java runtime") == (found["engine"], found["missing"])
+    assert found["equal"]
 
 
 def test_store_probe(run, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.pipeline.columns import DataFile
-from cordwood.pipeline.divide import UNIT_BYTES, UNIT_BYTES_MIN, divide, unit_bytes
+from cordwood.pipeline.divide import READ_BYTES_MAX, READ_BYTES_MIN, divide, read_bytes
 from cordwood.pipeline.tiers import STEP, crowded
 
 SIZES = st.lists(st.integers(1, 100), max_size=60)
@@ -26,9 +26,9 @@ def test_groups_are_neighbours_and_not_too_large(sizes, target):
 
 def test_units_suit_the_work():
     """Small work is cut so that all cores have something; large work into units of one size."""
-    assert UNIT_BYTES_MIN == unit_bytes(0) == unit_bytes(10_000_000)
-    assert 50_000_000 == unit_bytes(800_000_000)
-    assert UNIT_BYTES == unit_bytes(10**12)
+    assert READ_BYTES_MIN == read_bytes(0, 4) == read_bytes(10_000_000, 4)
+    assert 50_000_000 == read_bytes(400_000_000, 4)
+    assert READ_BYTES_MAX == read_bytes(10**12, 4)
 
 
 def files_of(sizes):

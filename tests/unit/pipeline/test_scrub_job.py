@@ -7,13 +7,15 @@ import pytest
 import cordwood
 from cordwood import Code, InternalError, NotFoundError, scrub_log
 from cordwood.pipeline import divide
+from cordwood.pipeline.local import LocalEngine
 from cordwood.pipeline.scrub import Scrub
 
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
     """A unit for every few fragments."""
-    monkeypatch.setattr(divide, "UNIT_BYTES_MIN", 2_000)
+    monkeypatch.setattr(divide, "READ_BYTES_MIN", 1)
+    monkeypatch.setattr(divide, "READ_BYTES_MAX", 2_000)
 
 
 @pytest.fixture
@@ -124,7 +126,7 @@ async def test_a_unit_that_was_lost(log, monkeypatch):
 async def test_units_say_what_they_are(log):
     """For people; and how much there is decides the engine."""
     job = Scrub(Scrub.settings_type(log.store.url, "a"), [log.store])
-    units = await job.plan(None)
+    units = await job.plan(LocalEngine())
     assert len(units) > 5
     assert "offsets [1, " in units[0].title
     assert (await log.state()).bytes == await job.weigh() == sum(unit.num_bytes for unit in units)

@@ -86,7 +86,7 @@ def throughput(
         ),
         "ingest": throughput_bench.ingest(1024, repeats=7),
     }
-    _print_nested("throughput", result, as_json=as_json)
+    print_nested("throughput", result, as_json=as_json)
 
 
 @bench.command()
@@ -97,7 +97,7 @@ def throughput(
 def scan(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
     """Reading to Arrow beside pyarrow on the same files, and a deep scrub beside plain SHA3."""
     result = scan_bench.scan(record, megabytes, repeats)
-    _print_nested("scan", result, as_json=as_json)
+    print_nested("scan", result, as_json=as_json)
 
 
 @bench.command()
@@ -106,7 +106,7 @@ def scan(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
 def memory(*, logs: int, as_json: bool) -> None:
     """Memory of open, idle logs."""
     result = run(lambda: memory_bench.memory(logs))
-    _print_nested("memory", result, as_json=as_json)
+    print_nested("memory", result, as_json=as_json)
 
 
 @bench.command()
@@ -116,10 +116,11 @@ def memory(*, logs: int, as_json: bool) -> None:
 def collect(*, fragments: int, garbage: int, as_json: bool) -> None:
     """Requests that a collection makes, step by step."""
     result = run(lambda: collect_bench.collecting(fragments, garbage))
-    _print_nested("collect", result, as_json=as_json)
+    print_nested("collect", result, as_json=as_json)
 
 
-def _print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:
+def print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:
+    """The figures of a benchmark, one in a line."""
     if as_json:
         print_json(result)
         return

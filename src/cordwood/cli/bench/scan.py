@@ -37,7 +37,7 @@ FRAGMENT_BYTES = 8 * 2**20
 def scan(record_bytes: int, megabytes: int, repeats: int) -> dict[str, Any]:
     """Every compression, verified by each kernel and not verified."""
     results: dict[str, Any] = {"record_bytes": record_bytes, "megabytes": megabytes}
-    with _directory() as directory:
+    with memory_directory() as directory:
         for compression in ("none", "lz4", "zstd"):
             log = Log(Store(str(directory)), compression)
             asyncio.run(_fill(log, record_bytes, megabytes, compression))
@@ -154,7 +154,8 @@ def _ratio(peer: Stopwatch, ours: Stopwatch, reach: float) -> dict[str, float]:
 
 
 @contextmanager
-def _directory() -> Iterator[Path]:
+def memory_directory() -> Iterator[Path]:
+    """A directory for a while, in memory where that can be."""
     memory = Path("/dev/shm")  # noqa: S108 - a private directory is made below it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
