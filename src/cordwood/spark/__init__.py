@@ -1,8 +1,29 @@
 """How does Spark read and write logs, and do the heavy work? The data source and an engine.
 
-Importing this loads neither pyspark nor a JVM; that happens when something is used.
+Importing this loads neither pyspark nor a JVM: what needs them is fetched when it is used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from cordwood.spark.session import missing, session
 
-__all__ = ["missing", "session"]
+if TYPE_CHECKING:
+    from cordwood.spark.read import read_log, release
+
+_HOMES = {
+    "read_log": "cordwood.spark.read",
+    "release": "cordwood.spark.read",
+}
+"""Where the names are defined that need pyspark."""
+
+__all__ = ["missing", "read_log", "release", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name, from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
