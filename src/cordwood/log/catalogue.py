@@ -50,7 +50,8 @@ async def _matching(store: ObjectStore, pattern: str) -> list[str]:
             found.append(name)
         seen.add(name)
         # "0" is the sign after "/": behind everything of this folder, before what follows it.
-        after = f"{name}/{folder}0" if is_nested else f"{name}0"
+        is_above = is_nested or len(name) < len(prefix)
+        after = f"{name}/{folder}0" if is_above else f"{name}0"
     return found
 
 

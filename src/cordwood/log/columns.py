@@ -34,7 +34,7 @@ GAP_BYTES_MAX = 256 * 1024
 async def fetch_columns(
     objects: LogObjects, fragment: Fragment, columns: Sequence[str], *, verify: bool = True
 ) -> pa.Table:
-    """These columns of a fragment, any but `body`. At most three ranged GETs.
+    """These columns of a fragment, any but its bodies. At most three ranged GETs.
 
     A column that the fragment does not have is null.
 
@@ -45,21 +45,36 @@ async def fetch_columns(
     if not wanted and not verify:
         return _assemble(fragment, columns, pa.table({}), None)
     parts = _Parts(fragment.num_bytes)
-    await _read(objects, fragment, parts, max(0, fragment.num_bytes - FOOTER_PEEK_BYTES), None)
-    if (footer_start := parts.footer_start(fragment)) < parts.start:
-        await _read(objects, fragment, parts, footer_start, parts.start)
-    file = _open(parts, fragment)
-    link = read_link(file.metadata.metadata or {}, fragment.path)
-    is_relative = "relative_offset" in file.schema_arrow.names
+    metadata = await _read_footer(objects, fragment, parts)
+    stored = set(metadata.schema.to_arrow_schema().names)
+    link = read_link(metadata.metadata or {}, fragment.path)
+    if link is not None and "relative_offset" in stored:
+        link = None
     if verify:
-        _check(file, None if is_relative else link, fragment)
-    at_us = None if link is None or is_relative else link.at
-    stored = wanted & set(file.schema_arrow.names)
-    if at_us is not None:
-        stored -= {TIMESTAMP.name}
-    for start, limit in _ranges(file.metadata, stored):
+        _check(metadata, link, fragment)
+    stored &= wanted if link is None else wanted - {TIMESTAMP.name}
+    for start, limit in _ranges(metadata, stored):
         await _read(objects, fragment, parts, start, limit)
-    return _assemble(fragment, columns, _decode(parts, fragment, sorted(stored)), at_us)
+    table = _decode(parts, metadata, fragment, sorted(stored))
+    return _assemble(fragment, columns, table, None if link is None else link.at)
+
+
+async def _read_footer(objects: LogObjects, fragment: Fragment, parts: _Parts) -> pq.FileMetaData:
+    """What the end of the file says of the rest. One ranged GET, or two if it is a long one."""
+    start = max(0, fragment.num_bytes - FOOTER_PEEK_BYTES)
+    tail = bytes(await _read(objects, fragment, parts, start, None))
+    if tail[-4:] != b"PAR1":
+        raise _damaged(fragment, "a Parquet file", "no Parquet footer")
+    footer_bytes = 8 + int.from_bytes(tail[-8:-4], "little")
+    if footer_bytes > fragment.num_bytes - 4:
+        raise _damaged(fragment, "a footer inside the file", "a longer one")
+    if footer_bytes > len(tail):
+        first = fragment.num_bytes - footer_bytes
+        tail = bytes(await _read(objects, fragment, parts, first, start)) + tail
+    try:
+        return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(fragment, "a readable Parquet footer", str(error)) from error
 
 
 class _Parts(io.RawIOBase):
@@ -70,21 +85,6 @@ class _Parts(io.RawIOBase):
         self._num_bytes = num_bytes
         self._parts: dict[int, Buffer] = {}
         self._at = 0
-
-    @property
-    def start(self) -> int:
-        """Where the last part begins."""
-        return max(self._parts)
-
-    def footer_start(self, fragment: Fragment) -> int:
-        """Where the footer begins, by what the last bytes say."""
-        tail = bytes(self._parts[self.start][-8:])
-        if tail[4:] != b"PAR1":
-            raise _damaged(fragment, "a Parquet file", "no Parquet footer")
-        footer_start = self._num_bytes - 8 - int.from_bytes(tail[:4], "little")
-        if footer_start < 4:
-            raise _damaged(fragment, "a footer inside the file", "a longer one")
-        return footer_start
 
     def add(self, start: int, data: Buffer) -> None:
         """One more part."""
@@ -123,7 +123,7 @@ class _Parts(io.RawIOBase):
 
 async def _read(
     objects: LogObjects, fragment: Fragment, parts: _Parts, start: int, limit: int | None
-) -> None:
+) -> Buffer:
     """Read a part; without `limit` up to the end, and one byte more, to notice a longer object."""
     length = fragment.num_bytes + 1 - start if limit is None else limit - start
     expected = min(length, fragment.num_bytes - start)
@@ -134,22 +134,15 @@ async def _read(
     if len(data) != expected:
         raise _damaged(fragment, f"{expected} bytes from {start} on", f"{len(data)} bytes")
     parts.add(start, data)
+    return data
 
 
-def _open(parts: _Parts, fragment: Fragment) -> pq.ParquetFile:
-    try:
-        parts.seek(0)
-        return pq.ParquetFile(pa.PythonFile(parts, "r"), pre_buffer=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(fragment, "a readable Parquet file", str(error)) from error
-
-
-def _check(file: pq.ParquetFile, link: Link | None, fragment: Fragment) -> None:
+def _check(metadata: pq.FileMetaData, link: Link | None, fragment: Fragment) -> None:
     """Raise unless what the footer says is what the pointer says."""
     pointed = (fragment.num_records, fragment.setsum_hex, fragment.start, fragment.limit)
-    found = (file.metadata.num_rows, *pointed[1:])
+    found = (metadata.num_rows, *pointed[1:])
     if link is not None:
-        found = (file.metadata.num_rows, link.setsum, link.start, link.limit)
+        found = (metadata.num_rows, link.setsum, link.start, link.limit)
     if found != pointed:
         code = Code.CORRUPT if found[1] == pointed[1] else Code.SETSUM_MISMATCH
         raise _damaged(fragment, f"records, setsum, offsets {pointed}", str(found), code)
@@ -174,11 +167,14 @@ def _ranges(metadata: pq.FileMetaData, names: set[str]) -> list[tuple[int, int]]
     return found
 
 
-def _decode(parts: _Parts, fragment: Fragment, names: list[str]) -> pa.Table:
+def _decode(
+    parts: _Parts, metadata: pq.FileMetaData, fragment: Fragment, names: list[str]
+) -> pa.Table:
     if not names:
         return pa.table({})
     try:
-        return _open(parts, fragment).read(columns=names, use_threads=False)
+        file = pq.ParquetFile(pa.PythonFile(parts, "r"), metadata=metadata, pre_buffer=False)
+        return file.read(columns=names, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(fragment, "readable columns", str(error)) from error
 

@@ -43,7 +43,7 @@ _BOTH = frozenset(
         "verify",
     }
 )
-_BATCH = _BOTH | {"endOffset", "endTime", "pin", "pinTtl", "view"}
+_BATCH = _BOTH | {"endOffset", "endTime", "pin", "pinTtl", "view", "frozen"}
 _STREAM = _BOTH | {
     "startingAt",
     "onCollected",
@@ -76,11 +76,23 @@ class Place(msgspec.Struct, frozen=True):
         return len(self.names) == 1 and not self.is_pattern
 
 
+class Frozen(msgspec.Struct, frozen=True):
+    """A range of a log that was fixed before, by `read_log`."""
+
+    log: str
+    begin: int
+    end: int
+    pin: str | None = None
+    """What keeps its files."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The options of a read, checked."""
 
     place: Place
+    frozen: tuple[Frozen, ...] | None = None
+    """Instead of a start and an end."""
     start_offset: int | None = None
     end_offset: int | None = None
     start_time_us: int | None = None
@@ -111,6 +123,7 @@ def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Read
     known = {True: _STREAM, False: _BATCH, None: _STREAM | _BATCH}[streaming]
     refuse_unknown(given, known, "a streaming read" if streaming else "a read")
     values: dict[str, Any] = {
+        "frozen": _frozen(given),
         "start_offset": _offset(given, "startOffset"),
         "end_offset": _offset(given, "endOffset"),
         "start_time_us": _time(given, "startTime"),
@@ -174,7 +187,8 @@ def refuse_unknown(given: Mapping[str, str], known: Iterable[str], what: str) ->
                 hint="set them in the environment of the driver and of every executor",
             )
         raise InvalidInputError(
-            f"{what} of a log has no option {name!r}", hint=f"it has {', '.join(sorted(known))}"
+            f"{what} of a log has no option {name!r}",
+            hint=f"it has {', '.join(sorted(set(known) - {'frozen', 'paths'}))}",
         )
 
 
@@ -242,6 +256,16 @@ def _checked(store_url: str, names: tuple[str, ...]) -> Place:
 
 
 # Values.
+
+
+def _frozen(given: Mapping[str, str]) -> tuple[Frozen, ...] | None:
+    text = given.get("frozen")
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=tuple[Frozen, ...])
+    except msgspec.DecodeError as error:
+        raise _wrong("frozen", given, "what cordwood.spark.read_log made of a log") from error
 
 
 def _offset(given: Mapping[str, str], name: str) -> int | None:

@@ -69,14 +69,6 @@ async def make_pin(
     )
 
 
-async def pin_range(
-    log: Log, begin: int, end: int, ttl_s: int, *, clock: Clock = SYSTEM_CLOCK
-) -> Hold:
-    """Hold a range for a read whose tasks renew the pin."""
-    pin = await make_pin(log, begin, end, ttl_s)
-    return Hold(pin.name, ttl_s, clock.now_us())
-
-
 class Renewal:
     """The pin of a read, as a task sees it."""
 

@@ -8,19 +8,25 @@ opened; the task that gets one does that. So planning costs as much as there are
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import Code, CollectedError, NotFoundError
 from cordwood.log import tree
 from cordwood.log.catalogue import logs_in
 from cordwood.log.format import Ancestor, Fragment, Manifest, NodePointer
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
+from cordwood.log.pins import Pin
 from cordwood.log.reader import Limits, Reader, View
-from cordwood.spark.options import Place, ReadOptions
-from cordwood.spark.pins import pin_range
+from cordwood.spark.options import Frozen, Place, ReadOptions
+from cordwood.spark.pins import make_pin
 from cordwood.spark.splits import Hold, Pointer, Split, Work, pack
 from cordwood.store.url import Store
+
+T = TypeVar("T")
 
 LOOKS_AT_ONCE = 16
 """Logs planned at the same time."""
@@ -111,32 +117,46 @@ async def find(place: Place) -> list[Log]:
 async def manifests(place: Place) -> dict[str, Manifest]:
     """The manifest of every log that is meant."""
     logs = await find(place)
-    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
-
-    async def load(log: Log) -> Manifest:
-        async with turns:
-            return await log.manifest()
-
-    return dict(
-        zip((log.name for log in logs), await asyncio.gather(*map(load, logs)), strict=True)
-    )
+    found = await in_turns(log.manifest() for log in logs)
+    return {log.name: manifest for log, manifest in zip(logs, found, strict=True)}
 
 
 async def plan(options: ReadOptions) -> list[Split]:
     """The splits of a read, the logs one after the other."""
-    logs = await find(options.place)
-    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
-
-    async def plan_one(log: Log) -> list[Split]:
-        async with turns:
-            found, hold = await freeze(log, options)
-            return found.splits(options.split_bytes, hold)
-
-    planned = await asyncio.gather(*map(plan_one, logs))
+    if options.frozen is not None:
+        store = Store(options.place.store)
+        works = [_thaw(Log(store, part.log), part, options.split_bytes) for part in options.frozen]
+    else:
+        works = [_plan(log, options) for log in await find(options.place)]
+    planned = await in_turns(works)
     return [split for splits in planned for split in splits]
 
 
-async def freeze(log: Log, options: ReadOptions) -> tuple[Range, Hold | None]:
+async def in_turns(works: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of all of them, a few at the same time."""
+    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def take_turn(work: Awaitable[T]) -> T:
+        async with turns:
+            return await work
+
+    return await asyncio.gather(*map(take_turn, works))
+
+
+async def _plan(log: Log, options: ReadOptions) -> list[Split]:
+    found, pin = await freeze(log, options)
+    hold = None if pin is None else Hold(pin.name, pin.ttl_s, SYSTEM_CLOCK.now_us())
+    return found.splits(options.split_bytes, hold)
+
+
+async def _thaw(log: Log, part: Frozen, split_bytes: int) -> list[Split]:
+    """The splits of a range that was fixed before."""
+    planner = Planner(log, pin=part.pin)
+    view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
+    return (await planner.range(view, begin, end, split_bytes)).splits(split_bytes)
+
+
+async def freeze(log: Log, options: ReadOptions) -> tuple[Range, Pin | None]:
     """What a read of one log will see, pinned unless that was not wanted."""
     planner = Planner(log, pin=options.pin)
     start = options.start_offset
@@ -144,11 +164,11 @@ async def freeze(log: Log, options: ReadOptions) -> tuple[Range, Hold | None]:
         start = (await log.cursors.load(options.cursor)).offset
     for pause_s in (*PAUSES_S, None):
         view, begin, end = await planner.bounds(start, limits_of(options))
-        hold = None
+        pin = None
         try:
             if begin < end and options.pin is None and options.pin_ttl_s:
-                hold = await pin_range(log, begin, end, options.pin_ttl_s)
-            return await planner.range(view, begin, end, options.split_bytes), hold
+                pin = await make_pin(log, begin, end, options.pin_ttl_s)
+            return await planner.range(view, begin, end, options.split_bytes), pin
         except CollectedError:
             if start is not None or pause_s is None:
                 raise

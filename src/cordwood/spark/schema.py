@@ -21,7 +21,6 @@ unsigned in a log and signed in Spark; both have the same bytes, so they are vie
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -127,32 +126,41 @@ class Projection:
         return BODY.name in self.names
 
     def stored(self, more: Iterable[str] = ()) -> list[str]:
-        """The columns to read from a fragment, by their names there."""
-        synthetic = {LOG.name, FRAGMENT.name}
+        """The columns to read from a fragment, by their names there; offsets need not be read."""
+        known = {OFFSET.name, LOG.name, FRAGMENT.name}
         wanted = dict.fromkeys([*self.names, *more])
-        return [_STORED.get(name, name) for name in wanted if name not in synthetic]
+        return [_STORED.get(name, name) for name in wanted if name not in known]
 
-    def apply(self, table: pa.Table, constants: Mapping[str, str]) -> pa.Table:
-        """The rows of a fragment's table as the schema has them.
+    def apply(
+        self, batch: pa.RecordBatch, offsets: pa.Array, constants: Mapping[str, str]
+    ) -> pa.RecordBatch:
+        """Rows of a fragment as the schema has them.
 
         Args:
-            table: what was read.
+            batch: what was read.
+            offsets: of these rows, as signed numbers.
             constants: the values of `log` and `fragment`.
         """
-        columns = [self._column(table, field, constants) for field in self._schema]
-        return pa.table(columns, schema=self._schema)
+        columns = []
+        for field in self._schema:
+            if field.name == OFFSET.name:
+                columns.append(offsets)
+            elif field.name in constants:
+                value = pa.scalar(constants[field.name], field.type)
+                columns.append(pa.repeat(value, batch.num_rows))
+            else:
+                columns.append(_column(batch, field, constants[FRAGMENT.name]))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, table: pa.Table, field: pa.Field, constants: Mapping[str, str]) -> Any:
-        if field.name in constants:
-            return pa.repeat(pa.scalar(constants[field.name], field.type), table.num_rows)
-        name = _STORED.get(field.name, field.name)
-        if name not in table.schema.names:
-            return pa.nulls(table.num_rows, field.type)
-        column = table.column(name)
-        if column.null_count and not field.nullable:
-            raise CorruptionError(f"{constants[FRAGMENT.name]}: column {name} has nulls")
-        if column.type == field.type:
-            return column
-        if column.type == pa.uint64():
-            return pa.chunked_array([c.view(field.type) for c in column.chunks], field.type)
-        return column.cast(field.type)
+
+def _column(batch: pa.RecordBatch, field: pa.Field, where: str) -> pa.Array:
+    """A column that a fragment may have."""
+    name = _STORED.get(field.name, field.name)
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(name)
+    if column.null_count and not field.nullable:
+        raise CorruptionError(f"fragment {where}: its column {name} has nulls", where=where)
+    if column.type == field.type:
+        return column
+    return column.view(field.type) if column.type == pa.uint64() else column.cast(field.type)

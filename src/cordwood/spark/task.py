@@ -17,11 +17,12 @@ from __future__ import annotations
 import gc
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
@@ -102,6 +103,7 @@ class SplitReader:
         self._verify = options.verify
         self._stream = options.stream
         self._batch_bytes = options.batch_bytes
+        self._columns = projection.stored(() if options.stream is None else (STREAM.name,))
         store = open_store(work.store)
         self.objects = work.objects(store)
         self._renewal = None
@@ -110,15 +112,22 @@ class SplitReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records, as the schema has them."""
-        for fragment, table in self._tables():
-            yield from self._batches(fragment, table)
+        for fragment, pieces in self._pieces():
+            limit = fragment.start
+            for piece in pieces:
+                start, limit = limit, limit + piece.num_rows
+                if self.work.begin < limit and start < self.work.end:
+                    batch = self._shown(piece, start, fragment)
+                    if batch.num_rows:
+                        yield batch
 
     # Below.
 
-    def _tables(self) -> Iterator[tuple[Fragment, pa.Table]]:
-        """Each fragment with the columns that are needed, and perhaps others."""
+    def _pieces(self) -> Iterator[tuple[Fragment, Iterable[pa.RecordBatch]]]:
+        """Each fragment, with batches that have the columns needed, and perhaps others."""
         if not self._projection.needs_body and self._verify != "full":
-            yield from self._ahead(self._fetch_columns)
+            for fragment, table in self._ahead(self._fetch_columns):
+                yield fragment, table.to_batches(max_chunksize=self._rows(fragment))
         elif self.objects.is_local:
             for fragment in self._fragments():
                 yield fragment, self._decode(self.objects.read_fragment_now(fragment), fragment)
@@ -126,14 +135,41 @@ class SplitReader:
             for fragment, data in self._ahead(self.objects.get_fragment):
                 yield fragment, self._decode(data, fragment)
 
-    def _decode(self, data: Buffer, fragment: Fragment) -> pa.Table:
-        return fragments.decode(data, fragment, verify=self._verify != "false")
+    def _decode(self, data: Buffer, fragment: Fragment) -> Iterable[pa.RecordBatch]:
+        rows = self._rows(fragment)
+        if self._verify == "false":
+            return fragments.decode_batches(data, fragment, self._columns, rows)
+        table = fragments.decode(data, fragment)
+        batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=rows)
+        return batches
 
     async def _fetch_columns(self, fragment: Fragment) -> pa.Table:
-        more = () if self._stream is None else (STREAM.name,)
-        columns = self._projection.stored(more)
-        verify = self._verify != "false"
-        return await fetch_columns(self.objects, fragment, columns, verify=verify)
+        # With the offsets, so that there is a column also where no other is wanted.
+        columns = ["offset", *self._columns]
+        return await fetch_columns(self.objects, fragment, columns, verify=self._verify != "false")
+
+    def _rows(self, fragment: Fragment) -> int:
+        """How many records of a fragment make a batch."""
+        rows = self._batch_bytes * fragment.num_records // max(1, fragment.num_bytes)
+        return max(1, min(BATCH_ROWS_MAX, rows))
+
+    def _shown(self, piece: pa.RecordBatch, start: int, fragment: Fragment) -> pa.RecordBatch:
+        """The rows of a piece, which begins at `start`, that were asked for."""
+        limit = start + piece.num_rows
+        begin, end = max(self.work.begin, start), min(self.work.end, limit)
+        if (begin, end) != (start, limit):
+            piece = piece.slice(begin - start, end - begin)
+        offsets = pa.array(np.arange(begin, end, dtype=np.int64))
+        if self._stream is not None:
+            chosen = self._in_stream(piece)
+            piece, offsets = piece.filter(chosen), offsets.filter(chosen)
+        constants = {"log": self.work.log, "fragment": fragment.path}
+        return self._projection.apply(piece, offsets, constants)
+
+    def _in_stream(self, piece: pa.RecordBatch) -> pa.Array:
+        if STREAM.name not in piece.schema.names:
+            return pa.repeat(pa.scalar(False), piece.num_rows)
+        return pc.equal(piece.column(STREAM.name), self._stream)
 
     def _ahead(
         self, fetch: Callable[[Fragment], Coroutine[Any, Any, T]]
@@ -161,21 +197,6 @@ class SplitReader:
             if self._renewal is not None:
                 portal.current().run(self._renewal.renew_if_due())
             yield fragment
-
-    def _batches(self, fragment: Fragment, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The records of a fragment that count, cut into batches."""
-        first = max(0, self.work.begin - fragment.start)
-        table = table.slice(first, min(fragment.limit, self.work.end) - fragment.start - first)
-        if self._stream is not None:
-            if STREAM.name not in table.schema.names:
-                return
-            table = table.filter(pc.equal(table.column(STREAM.name), self._stream))
-        if not table.num_rows:
-            return
-        constants = {"log": self.work.log, "fragment": fragment.path}
-        shown = self._projection.apply(table, constants)
-        rows = self._batch_bytes * shown.num_rows // max(1, shown.nbytes)
-        yield from shown.to_batches(max_chunksize=max(1, min(BATCH_ROWS_MAX, rows)))
 
 
 @contextmanager
