@@ -25,6 +25,7 @@ recomputed from its records all agree.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 import msgspec
@@ -135,6 +136,31 @@ def decode(data: Buffer, fragment: Fragment, *, verify: bool = True) -> pa.Table
     if verify:
         _compare(table, _sum(table, where), fragment)
     return _absolute(table, fragment.start)
+
+
+def decode_batches(
+    data: Buffer, fragment: Fragment, columns: Collection[str], max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """These columns of a fragment, where it has them, piece by piece and without proof.
+
+    A piece that is used before the next one is made is still in the processor's cache.
+
+    Raises:
+        CorruptionError: the bytes have another length, or the Parquet decoder notices damage.
+    """
+    where = fragment.path
+    if len(data) != fragment.num_bytes:
+        raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _check_columns(file.schema_arrow, where)
+        names = [name for name in file.schema_arrow.names if name in columns]
+        rows = file.metadata.num_rows
+        if rows != fragment.num_records:
+            raise _damaged(where, f"{fragment.num_records} records", f"{rows} records")
+        yield from file.iter_batches(max_rows, columns=names, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(where, "a readable Parquet file", str(error)) from error
 
 
 def check(data: Buffer, fragment: Fragment) -> None:
@@ -275,13 +301,17 @@ def _parse(data: Buffer, where: str) -> pa.Table:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
-    first = "relative_offset" if is_relative(table) else "offset"
+    _check_columns(table.schema, where)
+    return table
+
+
+def _check_columns(schema: pa.Schema, where: str) -> None:
+    first = "relative_offset" if "relative_offset" in schema.names else "offset"
     expected = {first: pa.uint64(), "timestamp_us": pa.uint64(), "body": BODY.type}
     for name, kind in expected.items():
-        places = table.schema.get_all_field_indices(name)
-        if len(places) != 1 or table.schema.field(places[0]).type != kind:
-            raise _damaged(where, f"one column {name} of type {kind}", str(table.schema.names))
-    return table
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1 or schema.field(places[0]).type != kind:
+            raise _damaged(where, f"one column {name} of type {kind}", str(schema.names))
 
 
 def is_relative(table: pa.Table) -> bool:

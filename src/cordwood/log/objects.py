@@ -39,7 +39,7 @@ class LogObjects:
     """The objects under one log's prefix."""
 
     def __init__(self, store: ObjectStore, name: str, ancestors: tuple[Ancestor, ...] = ()) -> None:
-        """No I/O; `name` is the prefix."""
+        """No I/O; `name` is the prefix. Who reads without a manifest gives the ancestors."""
         self.store = store
         self.name = name
         self._ancestors = ancestors
@@ -201,10 +201,18 @@ class LogObjects:
         Raises:
             CorruptionError: the object is missing.
         """
+        # One byte more than there should be: a longer object is noticed as well.
+        return await self.get_part(fragment, 0, fragment.num_bytes + 1)
+
+    async def get_part(self, fragment: Fragment, start: int, length: int) -> Buffer:
+        """Part of a fragment's bytes. One ranged GET.
+
+        Raises:
+            CorruptionError: the object is missing.
+        """
         key = self.key_of(fragment)
         try:
-            # One byte more than there should be: a longer object is noticed as well.
-            return await self.store.get_range(key, 0, fragment.num_bytes + 1)
+            return await self.store.get_range(key, start, length)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
 
@@ -225,11 +233,7 @@ class LogObjects:
     async def get_link(self, fragment: Fragment) -> Link | None:
         """What a fragment says of itself; None if it is a foreign one. One ranged GET."""
         start = max(0, fragment.num_bytes - FOOTER_PEEK_BYTES)
-        key = self.key_of(fragment)
-        try:
-            tail: Buffer = await self.store.get_range(key, start, fragment.num_bytes - start)
-        except NotFoundError as error:
-            raise _missing(key, "fragment") from error
+        tail = await self.get_part(fragment, start, fragment.num_bytes - start)
         return read_footer_link(tail, fragment.path)
 
     async def sync(self, paths_seen: Iterable[str], fragments: Iterable[Fragment] = ()) -> None:

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
-from cordwood.base.errors import CorruptionError, InternalError, InvalidInputError
+from cordwood.base.errors import InternalError, InvalidInputError
 from cordwood.base.workers import in_worker
+from cordwood.log.columns import fetch_columns
 from cordwood.log.format import Ancestor, Fragment
 from cordwood.log.objects import LogObjects
 from cordwood.pipeline.columns import DataFile, get_file, pack, read_file
@@ -112,33 +112,26 @@ class Keys(Job[KeysSettings, KeysUnit, Nothing, None]):
         raise InternalError("a question gives rows")
 
     async def rows(self, unit: KeysUnit) -> AsyncIterator[pa.RecordBatch]:
-        """A batch for each fragment or file. One GET each."""
+        """A batch for each fragment or file. Two small GETs for a fragment, one for a file.
+
+        Of a fragment only its keys are read: whether it is whole is proved by who reads the bodies.
+        """
         settings = self.settings
         store = self.store(settings.store)
         for part in unit.fragments:
             name = settings.logs[part.log]
-            data = await LogObjects(store, name, part.ancestors).get_fragment(part.fragment)
-            yield await in_worker(_of_fragment, data, part, name, settings.keyless)
+            objects = LogObjects(store, name, part.ancestors)
+            found = await fetch_columns(objects, part.fragment, ["key"])
+            keys = found.column("key").combine_chunks()
+            yield await in_worker(_of_fragment, keys, part, name, settings.keyless)
         table_store = self.store(settings.table_store)
         for file in unit.files:
             data = await get_file(table_store, settings.table, file.file)
             yield await in_worker(_of_file, data, file, settings.logs)
 
 
-def _of_fragment(data: Buffer, part: FragmentKeys, name: str, keyless: Keyless) -> pa.RecordBatch:
-    """Its keys; the checksum is left to who reads the bodies."""
+def _of_fragment(keys: pa.Array, part: FragmentKeys, name: str, keyless: Keyless) -> pa.RecordBatch:
     fragment = part.fragment
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        count = file.metadata.num_rows
-        if "key" in file.schema_arrow.names:
-            keys = file.read(columns=["key"], use_threads=False).column("key").combine_chunks()
-        else:
-            keys = pa.nulls(count, pa.binary())
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(fragment.path, error) from error
-    if count != fragment.num_records:
-        raise _unreadable(fragment.path, f"{count} rows, not {fragment.num_records}")
     offsets = np.arange(fragment.start, fragment.limit, dtype=np.int64)
     has_key = np.asarray(keys.is_valid())
     lacking = np.flatnonzero(~has_key & (offsets >= part.start))
@@ -148,8 +141,7 @@ def _of_fragment(data: Buffer, part: FragmentKeys, name: str, keyless: Keyless) 
             "newest records by key",
             hint="append with a key, or make the table with keyless 'skip' or 'keep'",
         )
-    counts = has_key & (offsets >= part.start)
-    return _batch(part.log, keys, offsets, part.source, counts)
+    return _batch(part.log, keys, offsets, part.source, has_key & (offsets >= part.start))
 
 
 def _of_file(data: Buffer, part: FileKeys, logs: Sequence[str]) -> pa.RecordBatch:
@@ -204,11 +196,3 @@ def _bitmap(places: Any) -> bytes:
     bits = np.zeros(int(places.max()) + 1, np.bool_)
     bits[places] = True
     return pack(bits)
-
-
-def _unreadable(path: str, why: object) -> CorruptionError:
-    return CorruptionError(
-        f"fragment {path} cannot be read: {why}",
-        where=path,
-        hint="restore the object from a copy or a version of the bucket",
-    )

@@ -1,9 +1,31 @@
 """How does Spark read and write logs, and do the heavy work? The data source and an engine.
 
-Importing this loads neither pyspark nor a JVM; that happens when something is used.
+Importing this loads neither pyspark nor a JVM: what needs them is fetched when it is used.
 """
 
-from cordwood.spark.session import missing, session
-from cordwood.spark.tables import read_table
+from __future__ import annotations
 
-__all__ = ["missing", "read_table", "session"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cordwood.spark.session import missing, session
+
+if TYPE_CHECKING:
+    from cordwood.spark.read import read_log, release
+    from cordwood.spark.tables import read_table
+
+_HOMES = {
+    "read_log": "cordwood.spark.read",
+    "read_table": "cordwood.spark.tables",
+    "release": "cordwood.spark.read",
+}
+"""Where the names are defined that need pyspark."""
+
+__all__ = ["missing", "read_log", "read_table", "release", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name, from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -33,15 +33,15 @@ class CordwoodSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the log has, where the user did not choose."""
-        from cordwood.spark.schema import schema_of  # noqa: PLC0415 - see the head of the file
+        from cordwood.spark.batch_reader import schema_of  # noqa: PLC0415 - see above
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Who reads a log once, as it is now."""
-        from cordwood.spark.batch_reader import BatchReader  # noqa: PLC0415
+        from cordwood.spark.batch_reader import reader_of  # noqa: PLC0415
 
-        return BatchReader(schema, self.options)
+        return reader_of(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Who follows a log, batch by batch."""

@@ -1,0 +1,186 @@
+"""Planning a read, on the driver: one look at the manifest, a range, a pin, splits.
+
+The range is fixed by the one manifest that was loaded, so a read sees what was there then: all of
+an append or nothing of it, and nothing that comes later. Nodes no larger than a split are not
+opened; the task that gets one does that. So planning costs as much as there are splits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cordwood.base.clock import SYSTEM_CLOCK
+from cordwood.base.errors import Code, CollectedError, NotFoundError
+from cordwood.log import tree
+from cordwood.log.catalogue import logs_in
+from cordwood.log.format import Ancestor, Fragment, Manifest, NodePointer
+from cordwood.log.log import Log
+from cordwood.log.objects import LogObjects
+from cordwood.log.pins import Pin
+from cordwood.log.reader import Limits, Reader, View
+from cordwood.spark.options import Frozen, Place, ReadOptions
+from cordwood.spark.pins import make_pin
+from cordwood.spark.splits import Hold, Pointer, Split, Work, pack
+from cordwood.store.url import Store
+
+T = TypeVar("T")
+
+LOOKS_AT_ONCE = 16
+"""Logs planned at the same time."""
+
+PAUSES_S = (0.05, 0.2, 1.0)
+"""Between looks at a log that is just being collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a log, fixed: what one read sees of it."""
+
+    log: Log
+    ancestors: tuple[Ancestor, ...]
+    begin: int
+    end: int
+    pointers: tuple[Pointer, ...]
+    """No node among them is larger than a split."""
+
+    def splits(self, split_bytes: int, hold: Hold | None = None) -> list[Split]:
+        """The range, cut for tasks."""
+        return [
+            Split(
+                Work(
+                    store=self.log.store.url,
+                    log=self.log.name,
+                    ancestors=self.ancestors,
+                    begin=self.begin,
+                    end=self.end,
+                    nodes=tuple(p for p in run if isinstance(p, NodePointer)),
+                    fragments=tuple(p for p in run if isinstance(p, Fragment)),
+                    hold=hold,
+                )
+            )
+            for run in pack(self.pointers, split_bytes)
+        ]
+
+
+class Planner(Reader):
+    """A reader that finds out where records lie, and leaves them there."""
+
+    def __init__(self, log: Log, *, pin: str | None = None) -> None:
+        """No I/O. With `pin`, of what that pin holds."""
+        super().__init__(log.objects, pin=pin)
+        self._log = log
+
+    async def bounds(self, start: int | None, limits: Limits) -> tuple[View, int, int]:
+        """The log as it is now, and the offsets `[begin, end)` that the limits leave of it."""
+        view, _ = await self._load()
+        begin, end = await self._unless_collected(self._bounds(view, start, limits), view)
+        return view, begin, end
+
+    async def range(self, view: View, begin: int, end: int, node_bytes: int) -> Range:
+        """A range of what was seen. Nodes with more than `node_bytes` below them are opened."""
+        work = _open(self._objects, view.pointers, begin, end, node_bytes)
+        pointers = tuple(await self._unless_collected(work, view))
+        return Range(self._log, self._objects.ancestors, begin, end, pointers)
+
+
+async def _open(
+    objects: LogObjects, pointers: tuple[Pointer, ...], begin: int, end: int, node_bytes: int
+) -> list[Pointer]:
+    """The pointers of `[begin, end)`; nodes that are large, or not all of it, by their children."""
+    found: list[Pointer] = []
+    for pointer in tree.overlapping(pointers, begin, end):
+        is_inside = begin <= pointer.start and pointer.limit <= end
+        if isinstance(pointer, Fragment) or (is_inside and pointer.num_bytes <= node_bytes):
+            found.append(pointer)
+        else:
+            node = await objects.read_node(pointer)
+            found += await _open(objects, node.children, begin, end, node_bytes)
+    return found
+
+
+async def find(place: Place) -> list[Log]:
+    """The logs that are meant, by name."""
+    store = Store(place.store)
+    names = await logs_in(store, place.names) if place.is_pattern else list(place.names)
+    if not names:
+        raise NotFoundError(
+            f"no log in {place.store} is named like {' or '.join(place.names)}",
+            code=Code.NO_SUCH_LOG,
+            hint="`*` stands for the letters of one segment, `**` for any segments",
+        )
+    return [Log(store, name) for name in names]
+
+
+async def manifests(place: Place) -> dict[str, Manifest]:
+    """The manifest of every log that is meant."""
+    logs = await find(place)
+    found = await in_turns(log.manifest() for log in logs)
+    return {log.name: manifest for log, manifest in zip(logs, found, strict=True)}
+
+
+async def plan(options: ReadOptions) -> list[Split]:
+    """The splits of a read, the logs one after the other."""
+    if options.frozen is not None:
+        store = Store(options.place.store)
+        works = [_thaw(Log(store, part.log), part, options.split_bytes) for part in options.frozen]
+    else:
+        works = [_plan(log, options) for log in await find(options.place)]
+    planned = await in_turns(works)
+    return [split for splits in planned for split in splits]
+
+
+async def in_turns(works: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of all of them, a few at the same time."""
+    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def take_turn(work: Awaitable[T]) -> T:
+        async with turns:
+            return await work
+
+    return await asyncio.gather(*map(take_turn, works))
+
+
+async def _plan(log: Log, options: ReadOptions) -> list[Split]:
+    found, pin = await freeze(log, options)
+    hold = None if pin is None else Hold(pin.name, pin.ttl_s, SYSTEM_CLOCK.now_us())
+    return found.splits(options.split_bytes, hold)
+
+
+async def _thaw(log: Log, part: Frozen, split_bytes: int) -> list[Split]:
+    """The splits of a range that was fixed before."""
+    planner = Planner(log, pin=part.pin)
+    view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
+    return (await planner.range(view, begin, end, split_bytes)).splits(split_bytes)
+
+
+async def freeze(log: Log, options: ReadOptions) -> tuple[Range, Pin | None]:
+    """What a read of one log will see, pinned unless that was not wanted."""
+    planner = Planner(log, pin=options.pin)
+    start = options.start_offset
+    if options.cursor is not None:
+        start = (await log.cursors.load(options.cursor)).offset
+    for pause_s in (*PAUSES_S, None):
+        view, begin, end = await planner.bounds(start, limits_of(options))
+        pin = None
+        try:
+            if begin < end and options.pin is None and options.pin_ttl_s:
+                pin = await make_pin(log, begin, end, options.pin_ttl_s)
+            return await planner.range(view, begin, end, options.split_bytes), pin
+        except CollectedError:
+            if start is not None or pause_s is None:
+                raise
+            # A collection is on its way. Whoever asked for what is there gets what it leaves.
+            await asyncio.sleep(pause_s)
+    raise AssertionError
+
+
+def limits_of(options: ReadOptions) -> Limits:
+    """Where a read ends, and the times that its records are of."""
+    return Limits(
+        limit_offset=options.end_offset,
+        start_time_us=options.start_time_us,
+        limit_time_us=options.end_time_us,
+    )

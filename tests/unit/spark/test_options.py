@@ -1,0 +1,124 @@
+"""Options of a read: what is understood, and the one clear error for each that is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from cordwood import InvalidInputError
+from cordwood.spark.options import Frozen, Place, parse
+
+URL = "file:///data/wood/orders"
+
+
+def test_a_url_names_one_log():
+    """The last segment is the log, the rest is the store; nothing else is needed."""
+    asked = parse({"path": URL})
+    assert asked.place == Place("file:///data/wood", ("orders",))
+    assert asked.place.is_single
+    assert (asked.verify, asked.view, asked.pin_ttl_s) == ("true", "records", 3600)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"path": "file:///d/orders-*"}, Place("file:///d", ("orders-*",))),
+        ({"path": "file:///d/*/orders"}, Place("file:///d", ("*/orders",))),
+        ({"path": "s3://box/p/a?"}, Place("s3://box/p", ("a?",))),
+        ({"path": "file:///d", "logs": "a, b,a"}, Place("file:///d", ("a", "b"))),
+        ({"path": "file:///d", "logs": "a,b-*"}, Place("file:///d", ("a", "b-*"))),
+        ({"paths": '["file:///d/a", "file:///d/b"]'}, Place("file:///d", ("a", "b"))),
+    ],
+)
+def test_several_logs(options, place):
+    """By a pattern, by a list of names in a store, by a list of URLs."""
+    asked = parse(options)
+    assert asked.place == place
+    assert not asked.place.is_single
+
+
+def test_values_are_understood_in_any_case():
+    """Spark's options have no case; sizes may have a unit, times a zone."""
+    asked = parse(
+        {
+            "PATH": URL,
+            "startoffset": " 7 ",
+            "endTime": "2026-01-31T12:00:00+01:00",
+            "splitBytes": "64m",
+            "BATCHBYTES": "512 KB",
+            "verify": "False",
+            "pinTtl": "0",
+        }
+    )
+    assert (asked.start_offset, asked.end_time_us) == (7, 1769857200_000000)
+    assert (asked.split_bytes, asked.batch_bytes) == (64 * 2**20, 512 * 2**10)
+    assert (asked.verify, asked.pin_ttl_s) == ("false", 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T11:00:00Z", "2026-01-31 11:00:00", "1769857200000000"]
+)
+def test_a_time_without_a_zone_is_utc(text):
+    """So that it does not depend on the machine that plans."""
+    assert parse({"path": URL, "startTime": text}).start_time_us == 1769857200_000000
+
+
+STREAMING = {"startingAt", "onCollected", "maxRecordsPerTrigger", "maxBytesPerTrigger"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "no log is named"),
+        ({"path": "orders"}, "does not name a log"),
+        ({"path": "ftp://x/y"}, "is not one"),
+        ({"path": "s3://key:secret@b/orders"}, "credentials"),
+        ({"path": "memory:wood/orders"}, "do not see this one's memory"),
+        ({"path": "*/orders"}, "not for their store"),
+        ({"path": "file:///d", "logs": " , "}, "lists names"),
+        ({"logs": "a"}, "lists names"),
+        ({"path": "file:///d", "logs": "a b"}, "cannot name a log"),
+        ({"paths": '["file:///d/a", "file:///e/b"]'}, "several stores"),
+        ({"path": URL, "startOfset": "1"}, "no option 'startofset'"),
+        ({"path": URL, "aws_secret_access_key": "x"}, "credentials are not options"),
+        ({"path": URL, "startOffset": "-1"}, "startOffset is '-1', not a whole number"),
+        ({"path": URL, "startOffset": "x"}, "startOffset is 'x'"),
+        ({"path": URL, "startOffset": str(2**63)}, "below 2^63"),
+        ({"path": URL, "endTime": "tomorrow"}, "endTime is 'tomorrow', not a time"),
+        ({"path": URL, "splitBytes": "0"}, "splitBytes is '0', not a number of bytes"),
+        ({"path": URL, "splitBytes": "3x"}, "splitBytes is '3x'"),
+        ({"path": URL, "verify": "maybe"}, "one of true, full, false"),
+        ({"path": URL, "view": "table"}, "one of records, fragments"),
+        ({"path": URL, "stream": " "}, "stream is ' ', not a name"),
+        ({"path": URL, "pinTtl": "1.5"}, "pinTtl is '1.5'"),
+        ({"path": URL, "startOffset": "1", "cursor": "c"}, "both say where to start"),
+        ({"path": URL, "startOffset": "1", "startTime": "1"}, "both say where to start"),
+        ({"path": URL, "endOffset": "1", "endTime": "1"}, "both say where to end"),
+        ({"path": "file:///d/*", "startOffset": "1"}, "a place in one log"),
+        ({"path": "file:///d/*", "pin": "p"}, "a pin of one log"),
+        ({"path": URL, "frozen": "[1]"}, "read_log made"),
+        ({"path": URL, "startingAt": "never"}, "one of oldest, latest"),
+        ({"path": URL, "onCollected": "panic"}, "one of fail, oldest"),
+        ({"path": URL, "maxRecordsPerTrigger": "0"}, "at least 1"),
+        ({"path": URL, "maxBytesPerTrigger": "many"}, "a number of bytes"),
+    ],
+)
+def test_one_clear_error(options, said):
+    """Each mistake is named, with what would have been right."""
+    with pytest.raises(InvalidInputError) as refused:
+        parse(options, streaming=bool(STREAMING & set(options)))
+    assert said in str(refused.value)
+
+
+def test_an_option_of_the_other_kind_is_refused():
+    """A batch read knows no triggers, a stream no end."""
+    with pytest.raises(InvalidInputError, match="a read of a log has no option"):
+        parse({"path": URL, "maxRecordsPerTrigger": "1"})
+    with pytest.raises(InvalidInputError, match="a streaming read of a log has no option"):
+        parse({"path": URL, "endOffset": "1"}, streaming=True)
+    assert parse({"path": URL, "endOffset": "1", "startingAt": "latest"}, streaming=None)
+
+
+def test_a_frozen_range_travels_as_text():
+    """What `read_log` fixed is an option like any other."""
+    text = '[{"log":"orders","begin":3,"end":9,"pin":"spark_a"}]'
+    assert parse({"path": URL, "frozen": text}).frozen == (Frozen("orders", 3, 9, "spark_a"),)
