@@ -36,10 +36,10 @@ check-static: format lint types layers ## Format, lint, types, layers
 check: check-static quick ## Everything quick: under two minutes
 
 format: setup
-	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff format --check src tests tools examples
 
 lint: setup
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff check src tests tools examples
 
 types: setup
 	$(BIN)/mypy

@@ -35,6 +35,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELLIPSIS = "…"
 COMMAND_S_MAX = 120.0
 
+ON_SPARK = (pytest.mark.spark, pytest.mark.xdist_group("spark"))
+"""What a document that uses Spark needs: a JRE, and the process of all tests that do."""
+
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*) *$")
 
 
@@ -155,9 +158,15 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_document_runs(document, directory):
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=ON_SPARK if path.stem == "spark" else ()) for path in DOCUMENTS],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_document_runs(document, directory, request):
     """Every Python block and every command of the document works as it is written."""
+    if document.stem == "spark":
+        request.getfixturevalue("spark")  # The session that the document then finds.
     names: dict[str, object] = {"__name__": "__docs__"}
     relative = str(document.relative_to(ROOT))
     text = document.read_text(encoding="utf-8").replace("file:///tmp/", f"{directory.as_uri()}/")
