@@ -40,7 +40,7 @@ from cordwood.spark.options import parse
 from cordwood.spark.plan import Planner, find, limits_of
 from cordwood.spark.positions import Position, Positions, shares
 from cordwood.spark.schema import check
-from cordwood.spark.splits import Split
+from cordwood.spark.splits import Split, Work, cut
 from cordwood.spark.task import open_store, read_split
 
 LOOKS_AT_ONCE = 50
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _plan(self, start: Positions, end: Positions) -> list[Split]:
         found = await self._look(end.logs)
-        splits: list[Split] = []
+        works: list[Work] = []
         for name, position in end.logs.items():
             begin = self._begin_of(name, found[name], start)
             if begin < position.offset:
@@ -250,9 +250,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         hint="start the query with a checkpoint of its own",
                     )
                 size = self._options.split_bytes
-                ranged = await planner.range(view, begin, position.offset, size)
-                splits += ranged.splits(size)
-        return splits
+                works.append(await planner.range(view, begin, position.offset, size))
+        return cut(works, self._options.split_bytes)
 
     def _log(self, name: str) -> Log:
         return Log(open_store(self._options.place.store), name)
