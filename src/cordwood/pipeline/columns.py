@@ -17,6 +17,7 @@ not part of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,8 +30,10 @@ from msgspec import Struct
 
 from cordwood.base.errors import Code, CorruptionError, NotFoundError
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import in_worker
 from cordwood.log.records import HEADERS_TYPE
-from cordwood.store.api import Buffer, ObjectStore
+from cordwood.pipeline.ranged import RangedFile
+from cordwood.store.api import Buffer, LocalReads, ObjectStore
 
 SCHEMA = pa.schema(
     [
@@ -121,6 +124,8 @@ class Builder:
             compression=compression,
             # Where values repeat. Offsets never: Spark reads no dictionary of them as BIGINT.
             use_dictionary=["log", "stream"],
+            # For who reads some columns only, and cannot check the whole file.
+            write_page_checksum=True,
         )
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
@@ -165,13 +170,38 @@ async def get_file(store: ObjectStore, table: str, file: DataFile) -> Buffer:
         # One byte more than there should be: a longer object is noticed as well.
         return await store.get_range(f"{table}/{file.path}", 0, file.bytes + 1)
     except NotFoundError as error:
-        raise CorruptionError(
-            f"the file {file.path} is named by the table {table!r} and does not exist",
-            where=f"{table}/{file.path}",
-            code=Code.MISSING_OBJECT,
-            hint="if the table was changed just now, try again; else restore the object from a "
-            "copy or a version of the bucket",
-        ) from error
+        raise _missing(table, file) from error
+
+
+async def get_columns(
+    store: ObjectStore, table: str, file: DataFile, columns: Sequence[str]
+) -> pa.Table:
+    """Some columns of a file, without reading the others. A small GET for each of a row group.
+
+    The checksum of the whole file cannot be checked; those of its pages are.
+
+    Raises:
+        CorruptionError: it does not exist, or is damaged.
+    """
+    key, loop = f"{table}/{file.path}", asyncio.get_running_loop()
+    local: LocalReads | None = getattr(store, "local", None)
+
+    def read(start: int, length: int) -> Buffer:
+        if local is not None:
+            return local.read_now(key, start, length)
+        return asyncio.run_coroutine_threadsafe(store.get_range(key, start, length), loop).result()
+
+    def work() -> pa.Table:
+        parts = pa.PythonFile(RangedFile(read, file.bytes), "r")
+        parquet = pq.ParquetFile(parts, pre_buffer=False, page_checksum_verification=True)
+        return _typed(parquet.read(columns=list(columns), use_threads=False), columns)
+
+    try:
+        return await in_worker(work)
+    except NotFoundError as error:
+        raise _missing(table, file) from error
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise damaged(file.path, "rows of a table", str(error)) from error
 
 
 def read_file(
@@ -191,10 +221,14 @@ def read_file(
     try:
         names = SCHEMA.names if columns is None else list(columns)
         table = pq.ParquetFile(pa.BufferReader(data)).read(columns=names, use_threads=False)
-        # The same types, should another program have written it.
-        return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+        return _typed(table, names)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise damaged(file.path, "rows of a table", str(error)) from error
+
+
+def _typed(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """In our order, with our types, should another program have written it."""
+    return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
 
 
 def is_tombstone(rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -213,4 +247,14 @@ def damaged(path: str, expected: str, got: str) -> CorruptionError:
         got=got,
         hint="restore the object from a copy or a version of the bucket; or make the table anew "
         "from its logs",
+    )
+
+
+def _missing(table: str, file: DataFile) -> CorruptionError:
+    return CorruptionError(
+        f"the file {file.path} is named by the table {table!r} and does not exist",
+        where=f"{table}/{file.path}",
+        code=Code.MISSING_OBJECT,
+        hint="if the table was changed just now, try again; else restore the object from a copy or "
+        "a version of the bucket",
     )

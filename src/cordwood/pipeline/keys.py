@@ -29,11 +29,10 @@ from cordwood.base.workers import in_worker
 from cordwood.log.columns import fetch_columns
 from cordwood.log.format import Ancestor, Fragment
 from cordwood.log.objects import LogObjects
-from cordwood.pipeline.columns import DataFile, get_file, pack, read_file
+from cordwood.pipeline.columns import DataFile, get_columns, pack
 from cordwood.pipeline.engine import Drops, Engine
 from cordwood.pipeline.job import Job, Unit
 from cordwood.pipeline.tabledoc import Keyless
-from cordwood.store.api import Buffer
 
 SCHEMA = pa.schema(
     [
@@ -44,6 +43,10 @@ SCHEMA = pa.schema(
         pa.field("row", pa.int32(), False),
     ]
 )
+
+
+OF_FILE = ("log", "key", "offset")
+"""What is read of a file of the table."""
 
 
 class KeysSettings(Struct, frozen=True):
@@ -112,23 +115,25 @@ class Keys(Job[KeysSettings, KeysUnit, Nothing, None]):
         raise InternalError("a question gives rows")
 
     async def rows(self, unit: KeysUnit) -> AsyncIterator[pa.RecordBatch]:
-        """A batch for each fragment or file. Two small GETs for a fragment, one for a file."""
+        """A batch for each fragment or file. A few small GETs each.
+
+        Bodies are not read: whether a fragment is whole is proved by who reads those.
+        """
         settings = self.settings
         store = self.store(settings.store)
         for part in unit.fragments:
             name = settings.logs[part.log]
             objects = LogObjects(store, name, part.ancestors)
-            # Bodies stay where they are; they are proved by who reads them.
             found = await fetch_columns(objects, part.fragment, ["key"])
-            yield _of_fragment(found.column("key").combine_chunks(), part, name, settings.keyless)
+            keys = found.column("key").combine_chunks()
+            yield await in_worker(_of_fragment, keys, part, name, settings.keyless)
         table_store = self.store(settings.table_store)
         for file in unit.files:
-            data = await get_file(table_store, settings.table, file.file)
-            yield await in_worker(_of_file, data, file, settings.logs)
+            rows = await get_columns(table_store, settings.table, file.file, OF_FILE)
+            yield await in_worker(_of_file, rows, file, settings.logs)
 
 
 def _of_fragment(keys: pa.Array, part: FragmentKeys, name: str, keyless: Keyless) -> pa.RecordBatch:
-    """The keys of those records that count."""
     fragment = part.fragment
     offsets = np.arange(fragment.start, fragment.limit, dtype=np.int64)
     has_key = np.asarray(keys.is_valid())
@@ -139,13 +144,11 @@ def _of_fragment(keys: pa.Array, part: FragmentKeys, name: str, keyless: Keyless
             "newest records by key",
             hint="append with a key, or make the table with keyless 'skip' or 'keep'",
         )
-    counts = has_key & (offsets >= part.start)
-    return _batch(part.log, keys, offsets, part.source, counts)
+    return _batch(part.log, keys, offsets, part.source, has_key & (offsets >= part.start))
 
 
-def _of_file(data: Buffer, part: FileKeys, logs: Sequence[str]) -> pa.RecordBatch:
+def _of_file(rows: pa.Table, part: FileKeys, logs: Sequence[str]) -> pa.RecordBatch:
     """The keys of those rows that are of our logs."""
-    rows = read_file(data, part.file, ["log", "key", "offset"])
     places = pc.index_in(rows.column("log"), value_set=pa.array(logs, pa.string()))
     of_log = np.asarray(places.fill_null(-1).to_numpy(), np.int32)
     keys = rows.column("key").combine_chunks()

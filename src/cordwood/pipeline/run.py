@@ -143,10 +143,12 @@ class Pipeline:
         Raises:
             StoreError: the store itself failed.
         """
-        report = RunReport(id=self._entropy.token(), begun_us=self._clock.now_us(), dry_run=dry_run)
-        if dry_run:
-            return await self._dry(report)
         before = await reports.last_runs(self.store, RUNS_LOOKED_AT)
+        # Behind the last one, whatever the clock says: the order of reports is that of runs.
+        begun_us = max([self._clock.now_us(), *(run.begun_us + 1 for run in before[:1])])
+        report = RunReport(id=self._entropy.token(), begun_us=begun_us, dry_run=dry_run)
+        if dry_run:
+            return await self._dry(report, before)
         _Step(progress, "roll up", 1).done()
         rolled = await roll_up_fleet(
             self.store, policy=self._policy, quiet_s=self._quiet_s, clock=self._clock
@@ -196,10 +198,9 @@ class Pipeline:
 
     # The steps.
 
-    async def _dry(self, report: RunReport) -> RunReport:
+    async def _dry(self, report: RunReport, before: Sequence[RunReport]) -> RunReport:
         found = await survey(self.store, clock=self._clock)
         selected = select(found.dirty, self._clock.now_us(), self._policy)
-        before = await reports.last_runs(self.store, RUNS_LOOKED_AT)
         return replace(
             report,
             dirty=len(found.dirty),

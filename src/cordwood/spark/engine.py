@@ -234,7 +234,7 @@ def _joined(parts: dict[int, bytes]) -> bytes:
     whole = bytearray((max(parts) + 1) * size)
     for bucket, bits in parts.items():
         whole[bucket * size : bucket * size + len(bits)] = bits
-    return bytes(whole)
+    return bytes(whole).rstrip(b"\0")
 
 
 def _check_can_travel(store: Store) -> None:

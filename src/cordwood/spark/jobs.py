@@ -14,7 +14,6 @@ Two kinds of reads:
 from __future__ import annotations
 
 import base64
-import gc
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from pyspark.sql.types import StructType
 from cordwood.base import errors, portal
 from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.pipeline.job import Job, Unit, rebuild
+from cordwood.spark.task import settle
 
 FORMAT = "cordwood_job"
 RESULTS = "unit INT NOT NULL, done BOOLEAN NOT NULL, result STRING NOT NULL"
@@ -168,12 +168,6 @@ class JobReader(DataSourceReader):
         done, result = _result(job, unit)
         row = {"unit": partition.value, "done": done, "result": msgspec.json.encode(result)}
         yield pa.RecordBatch.from_pylist([row], schema=_RESULT_SCHEMA)
-
-
-def settle() -> None:
-    """Once in a worker process: keep Python's collector away from what was imported."""
-    if not gc.get_freeze_count():
-        gc.freeze()
 
 
 def _result(job: Job[Any, Any, Any, Any], unit: Unit) -> tuple[bool, Struct]:

@@ -11,10 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cordwood
 from cordwood import CorruptionError, Setsum
 from cordwood.pipeline import columns
-from cordwood.pipeline.columns import SCHEMA, Builder, pack, read_file, rows_of, setsum_of, unpack
+from cordwood.pipeline.columns import (
+    SCHEMA,
+    Builder,
+    get_columns,
+    pack,
+    read_file,
+    rows_of,
+    setsum_of,
+    unpack,
+)
+from cordwood.pipeline.ranged import RangedFile
 from cordwood.pipeline.tabledoc import data_path
+from cordwood.store.memory import MemoryStore
+from cordwood.store.metered import MeteredStore
 
 PATH = data_path("0" * 32)
 
@@ -102,3 +115,43 @@ def test_bitmaps(bits, count):
     packed = pack(np.array(bits, np.bool_))
     found = unpack(packed, count).tolist()
     assert (bits + [False] * count)[:count] == found
+
+
+async def test_some_columns_without_the_others(tmp_path, store):
+    """Of a large file little is read; a damaged page, another length, no file: each is refused."""
+    table = rows_of(records(2_000), "orders")
+    builder = Builder("none")
+    builder.add(table.set_column(6, SCHEMA.field("body"), pa.array([b"x" * 1_000] * 2_000)))
+    file, data = builder.finish(PATH)
+    meter = MeteredStore(MemoryStore())
+    await meter.put(f"t/{PATH}", data)
+    found = await get_columns(meter, "t", file, ["key", "offset"])
+    assert table.select(["key", "offset"]) == found
+    assert meter.snapshot().operations["get_range"].bytes_down < len(data) / 10
+    directory = cordwood.Store(f"file://{tmp_path}")
+    await directory.put(f"t/{PATH}", data)
+    assert found == await get_columns(directory, "t", file, ["key", "offset"])
+    for place in (data.index(b"k77"), len(data) - 5):
+        changed = data[:place] + b"!" + data[place + 1 :]
+        await store.put(f"t/{PATH}", changed)
+        with pytest.raises(CorruptionError, match="is damaged"):
+            await get_columns(store, "t", file, ["key"])
+    await store.put(f"t/{PATH}", data + b"x")
+    with pytest.raises(CorruptionError, match="is damaged"):
+        await get_columns(store, "t", file, ["key"])
+    await store.delete([f"t/{PATH}"])
+    with pytest.raises(CorruptionError, match="does not exist"):
+        await get_columns(store, "t", file, ["key"])
+
+
+def test_a_file_in_parts():
+    """Reads, seeks and ends as a file does."""
+    content = bytes(range(256)) * 1_000
+    file = RangedFile(lambda start, length: content[start : start + length], len(content))
+    assert content == file.read()
+    assert (0, content[:5]) == (file.seek(0), file.read(5))
+    assert (7, content[7:9], 9) == (file.seek(2, 1), file.read(2), file.tell())
+    assert (len(content) - 3, content[-3:], b"") == (file.seek(-3, 2), file.read(9), file.read(9))
+    assert (True, True) == (file.readable(), file.seekable())
+    with pytest.raises(OSError, match="has not 9 bytes"):
+        RangedFile(lambda start, length: content[start : start + length], 9)
