@@ -27,8 +27,8 @@ range was read once, and that what was kept and what was left out are what was r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from cordwood.log.format import Fragment
 from cordwood.log.log import Log
 from cordwood.log.pins import Pin
 from cordwood.pipeline.divide import UNIT_BYTES, divide
+from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
 from cordwood.pipeline.job import Job
 from cordwood.pipeline.keys import FileKeys, FragmentKeys, Keys, KeysSettings, KeysUnit
@@ -48,6 +49,7 @@ from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
 from cordwood.pipeline.rewrite import FilePart, FragmentPart, RewriteUnit, Rewritten, rewrite
 from cordwood.pipeline.target import Change, Seen, Target
 from cordwood.pipeline.tiers import crowded
+from cordwood.store.url import Store
 
 PIN_S = 3_600
 """How long the pin of a compaction that died stays; one that lives renews it."""
@@ -111,7 +113,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     def __init__(
         self,
         settings: CompactSettings,
-        stores: Sequence[Any] = (),
+        stores: Iterable[Store] = (),
         target: Target | None = None,
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
@@ -135,13 +137,9 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     async def survey(self) -> tuple[Seen, list[Range]]:
         """What is new in each log. One GET for the table, two for each log; nothing is changed."""
         seen = await self.target.look()
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
-
-        async def look(name: str) -> Range:
-            async with turns:
-                return await range_of(self._log(name), seen, self.settings.cursor)
-
-        return seen, await asyncio.gather(*(look(name) for name in self.settings.logs))
+        cursor = self.settings.cursor
+        logs = [self._log(name) for name in self.settings.logs]
+        return seen, await each(logs, lambda log: range_of(log, seen, cursor), LOOKS_AT_ONCE)
 
     async def weigh(self) -> int:
         """What is new, and for an upsert the table's files, whose keys are read."""
@@ -152,29 +150,32 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     async def plan(self, engine: Engine) -> list[RewriteUnit]:
         """Find the ranges, hold them, and cut the work into units."""
         self._seen, ranges = await self.survey()
-        for ranged in ranges:
-            # Left behind by one that died; or the first: from now on it holds back collection.
-            await move_up(self._log(ranged.log), self.settings.cursor, ranged.start)
-        self._ranges = [ranged for ranged in ranges if ranged.num_records]
-        if not self._ranges:
+        # Left behind by one that died; or the first: from now on it holds back collection.
+        await each(ranges, lambda ranged: self._move_up(ranged, ranged.start), LOOKS_AT_ONCE)
+        wanted = [ranged for ranged in ranges if ranged.num_records]
+        if not wanted:
             return []
-        await self._pin()
+        await each(wanted, self._pin, LOOKS_AT_ONCE)
+        self._renewing = asyncio.ensure_future(self._renew())
         self._since_us = await self.target.begin()
-        for place, wanted in enumerate(self._ranges):
-            found = self._limited(await fragments_of(self._log(wanted.log), wanted))
-            taken = replace(wanted, limit=found[-1].limit)
-            self._ranges[place] = taken
+        for ranged, found in zip(
+            wanted, await each(wanted, self._find, LOOKS_AT_ONCE), strict=True
+        ):
+            taken = replace(ranged, limit=found[-1].limit)
+            self._ranges.append(taken)
             self._fragments += [(taken, fragment) for fragment in found]
         drops: Drops = {}
         if self._seen.mode == "upsert":
             drops = await self._losers(engine)
         return [*self._new_units(drops), *self._old_units(drops)]
 
-    def _limited(self, fragments: list[Fragment]) -> list[Fragment]:
+    async def _find(self, ranged: Range) -> Sequence[Fragment]:
+        """The fragments of a range, as many as this compaction takes."""
+        found = await fragments_of(self._log(ranged.log), ranged)
         most = self.settings.max_bytes
         if most is None:
-            return fragments
-        return list(next(divide(fragments, lambda fragment: fragment.num_bytes, most)))
+            return found
+        return next(divide(found, lambda fragment: fragment.num_bytes, most))
 
     def _new_units(self, drops: Drops) -> list[RewriteUnit]:
         parts = [
@@ -275,8 +276,9 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         )
         committed = await self.target.commit(self._seen, change)
         if committed:
-            for ranged in self._ranges:
-                await move_up(self._log(ranged.log), self.settings.cursor, ranged.limit)
+            await each(
+                self._ranges, lambda ranged: self._move_up(ranged, ranged.limit), LOOKS_AT_ONCE
+            )
         return CompactReport(
             table=self.target.url,
             ranges=tuple(self._ranges),
@@ -310,12 +312,10 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     # The pins.
 
-    async def _pin(self) -> None:
-        for ranged in self._ranges:
-            name = f"compact_{self._entropy.token()}"
-            log = self._log(ranged.log)
-            self._pins.append(await log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S))
-        self._renewing = asyncio.ensure_future(self._renew())
+    async def _pin(self, ranged: Range) -> None:
+        name = f"compact_{self._entropy.token()}"
+        pin = self._log(ranged.log).pin(name, ranged.start, ranged.limit, ttl_s=PIN_S)
+        self._pins.append(await pin)
 
     async def _renew(self) -> None:
         while True:
@@ -328,12 +328,16 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
-        for pin in self._pins:
-            try:
+        pins, self._pins = self._pins, []
+
+        async def release(pin: Pin) -> None:
+            with suppress(CordwoodError):
                 await pin.release()
-            except CordwoodError:
-                continue
-        self._pins = []
+
+        await each(pins, release, LOOKS_AT_ONCE)
+
+    async def _move_up(self, ranged: Range, offset: int) -> None:
+        await move_up(self._log(ranged.log), self.settings.cursor, offset)
 
     def _log(self, name: str) -> Log:
         return Log(self.store(self.settings.store), name, entropy=self._entropy)
