@@ -44,11 +44,11 @@ from cordwood.pipeline.divide import UNIT_BYTES, divide
 from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
 from cordwood.pipeline.job import Job
-from cordwood.pipeline.keys import FileKeys, FragmentKeys, Keys, KeysSettings, KeysUnit
+from cordwood.pipeline.keys import Keys, KeysSettings
 from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
-from cordwood.pipeline.rewrite import FilePart, FragmentPart, RewriteUnit, Rewritten, rewrite
+from cordwood.pipeline.rewrite import RewriteUnit, Rewritten, rewrite
 from cordwood.pipeline.target import Change, Seen, Target
-from cordwood.pipeline.tiers import crowded
+from cordwood.pipeline.units import new_units, old_units, questions
 from cordwood.store.url import Store
 
 PIN_S = 3_600
@@ -167,7 +167,11 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         drops: Drops = {}
         if self._seen.mode == "upsert":
             drops = await self._losers(engine)
-        return [*self._new_units(drops), *self._old_units(drops)]
+        unit_bytes = self.settings.unit_bytes
+        return [
+            *new_units(self._fragments, self._seen, drops, unit_bytes),
+            *old_units(len(self._fragments), self._seen, drops, unit_bytes),
+        ]
 
     async def _find(self, ranged: Range) -> Sequence[Fragment]:
         """The fragments of a range, as many as this compaction takes."""
@@ -177,75 +181,18 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             return found
         return next(divide(found, lambda fragment: fragment.num_bytes, most))
 
-    def _new_units(self, drops: Drops) -> list[RewriteUnit]:
-        parts = [
-            FragmentPart(r.log, fragment, r.start, drops.get(source, b""), r.ancestors)
-            for source, (r, fragment) in enumerate(self._fragments)
-        ]
-        groups = divide(parts, lambda part: part.fragment.num_bytes, self.settings.unit_bytes)
-        return [
-            RewriteUnit(
-                mode=self._seen.mode,
-                keyless=self._seen.keyless,
-                fragments=group,
-                num_bytes=sum(part.fragment.num_bytes for part in group),
-            )
-            for group in groups
-        ]
-
-    def _old_units(self, drops: Drops) -> list[RewriteUnit]:
-        """Files that lose rows, each by itself; and small ones, several together."""
-        of_file = {
-            file.path: drops.get(len(self._fragments) + place, b"")
-            for place, file in enumerate(self._seen.files)
-        }
-        losing = [file for file in self._seen.files if of_file[file.path]]
-        small = crowded(self._seen.files, self.settings.unit_bytes)
-        if not all(file.setsum for file in small):
-            small = []  # Another program writes this table, and looks after its files itself.
-        together = list(divide(small, lambda file: file.bytes, self.settings.unit_bytes))
-        alone = [(file,) for file in losing if file not in small]
-        return [
-            RewriteUnit(
-                mode=self._seen.mode,
-                keyless=self._seen.keyless,
-                files=tuple(FilePart(file, of_file[file.path]) for file in group),
-                num_bytes=sum(file.bytes for file in group),
-            )
-            for group in (*alone, *together)
-        ]
-
     async def _losers(self, engine: Engine) -> Drops:
-        """Ask which rows a newer one replaces: of the fragments first, then of the files."""
-        names = [ranged.log for ranged in self._ranges]
+        """Ask which rows a newer one replaces."""
         settings = self.settings
-        job = Keys(
-            KeysSettings(
-                settings.store,
-                tuple(names),
-                settings.table_store,
-                settings.table,
-                self._seen.keyless,
-            ),
-            self.stores,
+        question = KeysSettings(
+            settings.store,
+            tuple(ranged.log for ranged in self._ranges),
+            settings.table_store,
+            settings.table,
+            self._seen.keyless,
         )
-        fragments = [
-            FragmentKeys(source, names.index(r.log), fragment, r.start, r.ancestors)
-            for source, (r, fragment) in enumerate(self._fragments)
-        ]
-        files = [
-            FileKeys(len(fragments) + place, file) for place, file in enumerate(self._seen.files)
-        ]
-        target = settings.unit_bytes
-        fresh = [
-            KeysUnit(fragments=group, num_bytes=sum(part.fragment.num_bytes for part in group))
-            for group in divide(fragments, lambda part: part.fragment.num_bytes, target)
-        ]
-        old = [
-            KeysUnit(files=group, num_bytes=sum(part.file.bytes for part in group))
-            for group in divide(files, lambda part: part.file.bytes, target)
-        ]
-        return await engine.losers(job, fresh, old)
+        fresh, old = questions(self._fragments, self._seen, settings.unit_bytes)
+        return await engine.losers(Keys(question, self.stores), fresh, old)
 
     # Anywhere.
 
