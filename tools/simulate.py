@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 
+from cordwood.testing.bulksim import BulkSimulation
 from cordwood.testing.collectsim import CollectSimulation
 from cordwood.testing.fleetsim import FleetSimulation
 from cordwood.testing.lifesim import LifeSimulation
@@ -17,9 +18,11 @@ WORLDS = {
     "log": LogSimulation,
     "collect": CollectSimulation,
     "life": LifeSimulation,
+    "bulk": BulkSimulation,
     "fleet": FleetSimulation,
 }
-"""Appending alone; collection watched at every delete; everything that happens to a log; many."""
+"""Appending alone; collection watched at every delete; everything that happens to a log; the same
+with bulk commits; many."""
 
 
 def run_seed(job: tuple[str, int]) -> tuple[str, int, int, str]:

@@ -28,6 +28,7 @@ from cordwood.fleet.rollup import RollUpReport
 from cordwood.fleet.select import Dirty, Policy, select
 from cordwood.fleet.share import owners
 from cordwood.fleet.survey import Survey, members, survey
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.collect import CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.cursors import Cursors, Witness
@@ -57,6 +58,7 @@ __all__ = [
     "CollectReport",
     "Collected",
     "CollectedError",
+    "Committed",
     "CompactReport",
     "ConflictError",
     "ContendedError",
@@ -89,11 +91,13 @@ __all__ = [
     "ScrubReport",
     "Seal",
     "Setsum",
+    "Staged",
     "StateError",
     "Store",
     "StoreError",
     "Survey",
     "Table",
+    "Token",
     "UncertainError",
     "UnsupportedError",
     "Witness",

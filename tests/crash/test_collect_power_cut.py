@@ -8,30 +8,14 @@ import msgspec
 import pytest
 
 import cordwood
-from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, SeededEntropy, SystemClock
+from cordwood.base.clock import SYSTEM_ENTROPY, SeededEntropy
 from cordwood.log.garbage import apply, load_garbage
 from cordwood.log.recovery import Tail, next_tag
-from cordwood.store.directory import DirectoryStore
 from cordwood.testing.crashdisk import CrashDisk
+from cordwood.testing.handclock import FlyingClock
+from cordwood.testing.powercut import log_on
 
 SEEDS = range(8)
-
-
-class Clock(SystemClock):
-    """The store's clock: each look at it is a minute later."""
-
-    minutes = 0
-
-    def now_us(self):
-        """Later."""
-        self.minutes += 1
-        return SYSTEM_CLOCK.now_us() + self.minutes * 60_000_000
-
-
-def log_on(disk, clock):
-    """The log."""
-    store = DirectoryStore("/wood", disk=disk, clock=clock)
-    return cordwood.Log(cordwood.Store.over(store), "orders")
 
 
 async def fill(log, cursor):
@@ -67,10 +51,10 @@ async def collect(log):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_manifest_that_a_stopped_writer_unlinked(seed):
     """Its swap is seen before it is durable; nothing goes that a power cut would bring back."""
-    disk, clock = CrashDisk("posix"), Clock()
+    disk, clock = CrashDisk("posix"), FlyingClock()
 
     async def work():
-        log = log_on(disk, clock)
+        log = log_on(disk, clock=clock)
         await fill(log, 15)
         await log.mark()
         manifest, etag = await log.objects.load()
@@ -78,10 +62,10 @@ def test_a_manifest_that_a_stopped_writer_unlinked(seed):
         tag = next_tag(manifest, Tail.of(manifest), SYSTEM_ENTROPY)
         with Stalled(disk, "/manifest"):
             await log.objects.swap(msgspec.structs.replace(smaller, writer=str(tag)), etag)
-        await collect(log_on(disk, clock))
+        await collect(log_on(disk, clock=clock))
 
     asyncio.run(work())
-    back = log_on(disk.power_cut(SeededEntropy(f"manifest-{seed}")), clock)
+    back = log_on(disk.power_cut(SeededEntropy(f"manifest-{seed}")), clock=clock)
     assert asyncio.run(back.scrub(deep=True)).ok
     assert 15 == asyncio.run(back.state()).oldest_offset
 
@@ -89,16 +73,16 @@ def test_a_manifest_that_a_stopped_writer_unlinked(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cursor_that_a_stopped_consumer_moved(seed):
     """A log never begins behind a cursor, whatever a power cut brings back."""
-    disk, clock = CrashDisk("posix"), Clock()
+    disk, clock = CrashDisk("posix"), FlyingClock()
 
     async def work():
-        log = log_on(disk, clock)
+        log = log_on(disk, clock=clock)
         witness = await fill(log, 1)
         with Stalled(disk, "/cursor"):
             await log.cursors.save("jobs", 15, witness)
-        await collect(log_on(disk, clock))
+        await collect(log_on(disk, clock=clock))
 
     asyncio.run(work())
-    back = log_on(disk.power_cut(SeededEntropy(f"cursor-{seed}")), clock)
+    back = log_on(disk.power_cut(SeededEntropy(f"cursor-{seed}")), clock=clock)
     assert 15 == asyncio.run(back.cursors.load("jobs")).offset
     assert 15 == asyncio.run(back.state()).oldest_offset

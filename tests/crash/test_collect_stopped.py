@@ -7,6 +7,8 @@ answer was lost. From then on the dead process reaches the store no more.
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 from contextlib import suppress
 
 import pytest
@@ -15,6 +17,8 @@ import cordwood
 from cordwood import AlreadyExistsError, CollectedError, NotFoundError
 from cordwood.log import paths
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.handclock import HandClock
+from cordwood.testing.hooked import Hooked
 
 COUNT = 60
 GRACE_S = 60
@@ -25,70 +29,27 @@ class DeadError(BaseException):
     """The process is gone."""
 
 
-class Time:
-    """The store's clock."""
+def dying(inner, last, *, takes_effect):
+    """A store as a process reaches it that dies in its request number `last`, from 1."""
+    left = last
 
-    us = 1_700_000_000_123_456
-
-    def now_us(self):
-        """Now."""
-        return self.us
-
-    def monotonic_s(self):
-        """Now."""
-        return self.us / 1_000_000
-
-
-class Dying:
-    """A store that a process reaches so many times."""
-
-    def __init__(self, inner, last, *, takes_effect):
-        """The request number `last`, from 1, is the one it dies in."""
-        self.inner = inner
-        self.left = last
-        self.takes_effect = takes_effect
-
-    async def _through(self, operation, *args):
-        self.left -= 1
-        if self.left < 0 or (self.left == 0 and not self.takes_effect):
+    async def step(call, *_):
+        nonlocal left
+        left -= 1
+        if left < 0 or (left == 0 and not takes_effect):
             raise DeadError
-        answer = await getattr(self.inner, operation)(*args)
-        if self.left == 0:
+        answer = await call()
+        if left == 0:
             raise DeadError
         return answer
 
-    async def get(self, key):
-        """One request."""
-        return await self._through("get", key)
+    async def delete(_, keys):
+        # One request for each object: it may die between two.
+        for key in keys:
+            await step(functools.partial(inner.delete, [key]))
 
-    async def get_range(self, key, start, length):
-        """One request."""
-        return await self._through("get_range", key, start, length)
-
-    async def head(self, key):
-        """One request."""
-        return await self._through("head", key)
-
-    async def put(self, key, data, mode="overwrite"):
-        """One request."""
-        return await self._through("put", key, data, mode)
-
-    async def delete(self, keys):
-        """One request for each object: it may die between two."""
-        for key in list(keys):
-            await self._through("delete", [key])
-
-    async def sync(self, keys):
-        """Free."""
-        await self.inner.sync(keys)
-
-    async def list(self, prefix="", start_after=""):
-        """One request."""
-        self.left -= 1
-        if self.left <= 0:
-            raise DeadError
-        async for meta in self.inner.list(prefix, start_after):
-            yield meta
+    counted = ("get", "get_range", "head", "put", "list")
+    return Hooked(inner, **dict.fromkeys(counted, step), delete=delete)
 
 
 def copy_of(memory, time):
@@ -108,7 +69,7 @@ def log_over(store):
 @pytest.fixture(scope="module")
 def ground():
     """A log of sixty fragments, with a cursor at 41 and a pin over [11, 21)."""
-    memory = MemoryStore(clock=Time())
+    memory = MemoryStore(clock=HandClock())
 
     async def write():
         log = log_over(memory)
@@ -128,7 +89,7 @@ async def finish(store, time):
     log = log_over(store)
     for _ in range(3):
         report = await log.collect(wait_s=0)
-        time.us += int((report.due_s + 1) * 1_000_000)
+        time.pass_s(report.due_s + 1)
     assert 0 == report.due_s
     return log
 
@@ -148,11 +109,10 @@ async def deaths(ground, work):
     """Run `work` on copies of the ground, dying in each request in turn; give each copy after."""
     for takes_effect in (False, True):
         for last in range(1, STEPS_MAX):
-            time = Time()
+            time = HandClock()
             store = copy_of(ground, time)
-            dying = Dying(store, last, takes_effect=takes_effect)
             try:
-                await work(log_over(dying), time)
+                await work(log_over(dying(store, last, takes_effect=takes_effect)), time)
             except DeadError:
                 yield store, time
             else:
@@ -179,10 +139,10 @@ async def test_a_collection_that_dies_anywhere_is_finished_by_the_next(ground):
 
     async def collect(log, time):
         report = await log.collect(wait_s=0)
-        time.us += int((report.due_s + 1) * 1_000_000)
+        time.pass_s(report.due_s + 1)
         await log.collect(wait_s=0)
 
-    time = Time()
+    time = HandClock()
     undisturbed = copy_of(ground, time)
     await finish(undisturbed, time)
     expected = left(undisturbed)
@@ -202,7 +162,7 @@ async def test_a_cancelled_collection_that_dies_anywhere_is_finished(ground):
     async def cancel(log, time):
         await log.unlink()
 
-    marked = copy_of(ground, Time())
+    marked = copy_of(ground, HandClock())
     log = log_over(marked)
     jobs = await log.cursors.load("jobs")
     await log.mark()
@@ -226,10 +186,40 @@ async def test_a_cancelled_collection_that_dies_anywhere_is_finished(ground):
     assert 8 >= most
 
 
+@pytest.mark.parametrize("is_unlinked", [False, True])
+async def test_a_take_over_that_dies_anywhere_is_finished(ground, is_unlinked):
+    """Before the other program replaced the manifest and after it: every request."""
+    # EVIDENCE-OF: G-59
+
+    async def take_over(log, time):
+        await log.collect(wait_s=0, take_over=True)
+
+    foreign = copy_of(ground, HandClock())
+    log = log_over(foreign)
+    await log.mark()
+    garbage = json.loads((await foreign.get("orders/gc/GARBAGE")).data)
+    if is_unlinked:
+        await log.unlink()
+    del garbage["cordwood"]
+    await foreign.put("orders/gc/GARBAGE", json.dumps(garbage).encode())
+    time = HandClock()
+    undisturbed = copy_of(ground, time)
+    await finish(undisturbed, time)
+    count = 0
+    async for store, later in deaths(foreign, take_over):
+        count += 1
+        with suppress(cordwood.StateError):
+            # Unless it died before it had taken over anything.
+            await log_over(store).collect(wait_s=0)
+        await log_over(store).collect(wait_s=0, take_over=True)
+        await check(store, later, left(undisturbed))
+    assert 8 < count
+
+
 async def test_a_release_that_dies_anywhere_frees_in_the_end(ground):
     """Released, collected: every request of both."""
     # EVIDENCE-OF: G-59
-    time = Time()
+    time = HandClock()
     swept = copy_of(ground, time)
     await finish(swept, time)
 
@@ -239,7 +229,7 @@ async def test_a_release_that_dies_anywhere_frees_in_the_end(ground):
         await log.collect(wait_s=0)
 
     async for store, later in deaths(swept, release):
-        later.us += 10**13
+        later.pass_s(10**7)
         log = await finish(store, later)
         assert set(range(41, COUNT + 1)) == {
             paths.fragment_seq_no(key) for key in left(store) if "/log/" in key
@@ -259,7 +249,7 @@ async def test_a_pin_that_dies_while_it_is_made_holds_or_not(ground):
         assert list(range(41, COUNT + 1)) == await offsets(log)
         with suppress(NotFoundError, CollectedError):
             assert list(range(20, 45)) == await offsets(log, pin="new")
-        time.us += 200_000_000
+        time.pass_s(200)
         assert 41 == (await log.pin("new", 41, 45)).start
 
 

@@ -41,7 +41,7 @@ def live_and_die(words, life_s):
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_killed_command(tmp_path, mode):
     """Whatever it was doing: nothing is lost, nothing is there twice, and the last run finishes."""
-    # EVIDENCE-OF: G-80, G-91
+    # EVIDENCE-OF: G-66, G-77
     wood = f"file://{tmp_path}/wood"
     log, table = sync.Log(wood, "orders"), sync.Table(wood, "table")
     table.create(mode=mode)

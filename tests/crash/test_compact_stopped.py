@@ -164,7 +164,7 @@ async def check(memory, mode, rounds):
 @pytest.mark.parametrize("takes_effect", [False, True])
 def test_a_compaction_that_dies_is_resumed(begun, takes_effect):
     """Before its commit, in it, behind it: the next one leaves everything in the table once."""
-    # EVIDENCE-OF: G-80, G-81, G-91
+    # EVIDENCE-OF: G-66, G-67, G-77
     mode, memory = begun
 
     async def one(last):
@@ -207,7 +207,7 @@ def test_a_compaction_that_dies_is_resumed(begun, takes_effect):
 @pytest.mark.parametrize("takes_effect", [False, True])
 def test_a_sweep_that_dies_is_resumed(takes_effect):
     """What the table names is there, whatever was deleted; the next sweep deletes the rest."""
-    # EVIDENCE-OF: G-82, G-91
+    # EVIDENCE-OF: G-68, G-77
     memory = ground("upsert")
 
     async def one(last):

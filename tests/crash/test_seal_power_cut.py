@@ -9,41 +9,14 @@ import pytest
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import NotFoundError, StateError
-from cordwood.log.log import Log
 from cordwood.log.options import Options
-from cordwood.store.directory import DirectoryStore
-from cordwood.store.url import Store
-from cordwood.testing.crashdisk import CrashDisk, PowerCut
-from cordwood.testing.simloop import abandon
-
-
-def _log(disk, name="log"):
-    return Log(Store.over(DirectoryStore("/wood", disk=disk), "crash:"), name)
-
-
-def _run(disk, work):
-    """Work until done or until the power is gone; then drop everything where it stands."""
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)
-
-    async def watched():
-        task = asyncio.ensure_future(work())
-        while not task.done() and not disk._dead:
-            await asyncio.sleep(0)
-        if not disk._dead:
-            task.result()
-
-    try:
-        with contextlib.suppress(PowerCut):
-            loop.run_until_complete(watched())
-    finally:
-        abandon(loop)
-        loop.close()
+from cordwood.testing.crashdisk import CrashDisk
+from cordwood.testing.powercut import log_on, work_until_cut
 
 
 async def _append_and_seal(disk, told):
     """A writer appends two at a time, before a migration and, unaware of it, after its seal."""
-    log, other = _log(disk), _log(disk, "other")
+    log, other = log_on(disk), log_on(disk, "other")
     async with log.writer(create=True, options=Options(batch_bytes=1)) as writer:
         for number in range(2):
             bodies = [b"%d" % (2 * number), b"%d" % (2 * number + 1)]
@@ -61,7 +34,7 @@ async def _append_and_seal(disk, told):
 
 async def _look(disk, told):
     """What is there afterwards, once an opener has adopted what it may and the move is done."""
-    log, other = _log(disk), _log(disk, "other")
+    log, other = log_on(disk), log_on(disk, "other")
     try:
         with contextlib.suppress(StateError):
             await log.writer(create=True).open()
@@ -82,7 +55,7 @@ def test_what_a_seal_refused_never_comes_back(model):
     # EVIDENCE-OF: G-9, G-41, G-43
     disk = CrashDisk(model)
     told = {}
-    _run(disk, lambda: _append_and_seal(disk, told))
+    work_until_cut(disk, lambda: _append_and_seal(disk, told))
     steps = disk.steps
     assert steps > 50
     assert told.pop("moved")
@@ -90,7 +63,7 @@ def test_what_a_seal_refused_never_comes_back(model):
     for step in range(1, steps + 1):
         disk, told = CrashDisk(model), {}
         disk.cut_after(step)
-        _run(disk, lambda d=disk, t=told: _append_and_seal(d, t))
+        work_until_cut(disk, lambda d=disk, t=told: _append_and_seal(d, t))
         found = disk.power_cut(SeededEntropy(f"{model}-{step}"))
         is_sealed, next_offset, bodies = asyncio.run(_look(found, told))
         moved = told.pop("moved", False)
@@ -110,13 +83,13 @@ def test_a_destruction_that_was_cut_off_is_finished(model):
     # EVIDENCE-OF: G-9, G-45
 
     async def furnish(disk):
-        async with _log(disk).writer(create=True, options=Options(batch_bytes=1)) as writer:
+        async with log_on(disk).writer(create=True, options=Options(batch_bytes=1)) as writer:
             for n in range(3):
                 await writer.append(b"%d" % n)
-        await _log(disk).cursors.init("consumer", 2)
+        await log_on(disk).cursors.init("consumer", 2)
 
     async def finish(disk):
-        log = _log(disk)
+        log = log_on(disk)
         try:
             manifest = await log.manifest()
         except NotFoundError:
@@ -137,7 +110,7 @@ def test_a_destruction_that_was_cut_off_is_finished(model):
     disk = CrashDisk(model)
     asyncio.run(furnish(disk))
     before = disk.steps
-    asyncio.run(_log(disk).destroy())
+    asyncio.run(log_on(disk).destroy())
     steps = disk.steps - before
     assert steps > 10
     seen = set()
@@ -145,7 +118,7 @@ def test_a_destruction_that_was_cut_off_is_finished(model):
         disk = CrashDisk(model)
         asyncio.run(furnish(disk))
         disk.cut_after(step)
-        _run(disk, lambda d=disk: _log(d).destroy())
+        work_until_cut(disk, lambda d=disk: log_on(d).destroy())
         found = disk.power_cut(SeededEntropy(f"{model}-{step}"))
         was, left = asyncio.run(finish(found))
         seen.add(was)

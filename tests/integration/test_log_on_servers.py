@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
 import cordwood
@@ -89,3 +90,28 @@ async def test_copy_and_fork(store, tmp_path):
         assert (await copy.scrub(deep=True)).ok
     with pytest.raises(cordwood.AlreadyExistsError):
         await log.copy(beside)
+
+
+async def test_bulk_commits_beside_a_writer(store):
+    """Uploads become visible once, between the appends of a writer that stays open."""
+    # EVIDENCE-OF: G-61, G-62
+    log = cordwood.Log(store, "bulk")
+    await log.create(grace_s=1)
+    async with log.writer(options=cordwood.Options(intent_interval_s=0.2)) as writer:
+        await writer.append(b"first")
+        for batch in range(3):
+            token = cordwood.Token("query", batch)
+            tables = [pa.table({"body": [b"%d.%d" % (batch, n)] * 3}) for n in range(10)]
+            staged = await asyncio.gather(*(log.stage(table, token) for table in tables))
+            first = await log.commit(staged, token)
+            again = await log.commit(staged, token)
+            assert (first.offset, True, False) == (again.offset, first.is_new, again.is_new)
+            await writer.append(b"between")
+    async with log.reader() as reader:
+        bodies = [record.body async for record in reader.read()]
+    part = [[b"%d.%d" % (batch, n) for n in range(10) for _ in range(3)] for batch in range(3)]
+    assert [b"first", *part[0], b"between", *part[1], b"between", *part[2], b"between"] == bodies
+    await log.cursors.init("jobs", 80)
+    report = await log.collect(wait_s=10.0)
+    assert report.deleted > 20
+    assert (await log.scrub(deep=True)).ok

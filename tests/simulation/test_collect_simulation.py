@@ -6,7 +6,8 @@ import pytest
 
 from cordwood.log import collect, holds
 from cordwood.log.garbage import Phase
-from cordwood.testing.collectsim import CollectionBrokenError, CollectSimulation
+from cordwood.testing.collectsim import CollectSimulation
+from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(16)
 MUTANT_SEEDS = range(40)
@@ -43,7 +44,7 @@ def some_seed_fails(seeds=MUTANT_SEEDS):
     for seed in seeds:
         try:
             CollectSimulation(seed).run()
-        except CollectionBrokenError:
+        except ModelBrokenError:
             return True
     return False
 

@@ -14,7 +14,7 @@ from cordwood.fleet.fleet import Fleet
 from cordwood.fleet.marks import Said, gather
 from cordwood.log import pipeline
 from cordwood.testing.fleetsim import FleetSimulation
-from cordwood.testing.logsim import ModelBrokenError
+from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(16)
 MUTANT_SEEDS = range(120)

@@ -6,7 +6,7 @@ import pytest
 
 from cordwood.log import cursors, deletion
 from cordwood.testing.lifesim import LifeSimulation
-from cordwood.testing.logsim import ModelBrokenError
+from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(16)
 MUTANT_SEEDS = range(120)

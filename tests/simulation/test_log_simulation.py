@@ -8,8 +8,9 @@ import pytest
 
 from cordwood.log import flight, recovery
 from cordwood.log.flight import Fate
-from cordwood.testing.logsim import LogSimulation, ModelBrokenError
+from cordwood.testing.logsim import LogSimulation
 from cordwood.testing.simloop import DeadlockError, simulate
+from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(24)
 MUTANT_SEEDS = range(60)

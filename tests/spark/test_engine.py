@@ -54,7 +54,7 @@ async def rows(table):
 
 async def test_scrub_is_the_same(store, engine, monkeypatch):
     """Of a whole log and of a damaged one; progress comes to its end."""
-    # EVIDENCE-OF: G-89
+    # EVIDENCE-OF: G-75
     monkeypatch.setattr(divide, "READ_BYTES_MIN", 1)
     monkeypatch.setattr(divide, "READ_BYTES_MAX", 2_000)
     log = await append(store, "a", [(None, b"%d" % n) for n in range(60)], batch_bytes=1)
@@ -76,7 +76,7 @@ async def test_scrub_is_the_same(store, engine, monkeypatch):
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 async def test_compaction_is_the_same(store, engine, mode):
     """Two tables, one made by each engine, round by round."""
-    # EVIDENCE-OF: G-93
+    # EVIDENCE-OF: G-79
     ours, theirs = Table(store, "ours"), Table(store, "theirs")
     for table in (ours, theirs):
         await table.create(mode=mode, keyless="keep")
@@ -99,7 +99,7 @@ async def test_compaction_is_the_same(store, engine, mode):
 
 async def test_a_large_bitmap(store, engine):
     """More rows in a fragment than one bitmap of Spark's stands for."""
-    # EVIDENCE-OF: G-93
+    # EVIDENCE-OF: G-79
     log, table = cordwood.Log(store, "a"), Table(store, "t")
     count = 70_000
     async with log.writer(create=True) as writer:
@@ -114,7 +114,7 @@ async def test_a_large_bitmap(store, engine):
 
 async def test_into_delta(store, engine):
     """The same through Delta."""
-    # EVIDENCE-OF: G-92, G-93
+    # EVIDENCE-OF: G-78, G-79
     table = Delta(store, "delta")
     await table.create(mode="upsert")
     for number in range(2):
@@ -141,7 +141,7 @@ async def test_spark_reads_a_table(store, engine, spark):
 
 async def test_a_unit_that_fails(store, engine):
     """The job fails with the unit's own error; nothing is changed."""
-    # EVIDENCE-OF: G-87
+    # EVIDENCE-OF: G-73
     table = Table(store, "t")
     await table.create()
     log = await append(store, "a", [(None, b"x" * 100)] * 20, batch_bytes=100)

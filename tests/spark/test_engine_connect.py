@@ -54,7 +54,7 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.slow
 def test_jobs_through_connect(tmp_path):
     """Compaction by key and a scrub give what they give elsewhere."""
-    # EVIDENCE-OF: G-93
+    # EVIDENCE-OF: G-79
     if reason := missing():
         pytest.skip(reason)
     done = subprocess.run(

@@ -45,7 +45,7 @@ def workers():
 
 async def test_a_worker_is_killed(tmp_path, spark):
     """Everything is in the table once; what the dead one had written is named by nobody."""
-    # EVIDENCE-OF: G-80, G-93
+    # EVIDENCE-OF: G-66, G-79
     wood = cordwood.Store(f"file://{tmp_path}/wood")
     log, table = cordwood.Log(wood, "a"), Table(wood, "t")
     chance = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""What the stories share: a log in memory, a store with hooks, and ways to look into both."""
+"""What the stories share: a log in memory, ways to look into it, and to collect it."""
 
 from __future__ import annotations
 
@@ -11,56 +11,9 @@ import cordwood
 from cordwood.log import paths
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.filling import settle
 from cordwood.testing.handclock import HandClock
-
-
-class Hooked:
-    """A store that lets a test step between a call and the store, and remembers the calls."""
-
-    def __init__(self, inner, **hooks):
-        """`put=hook` makes every put `await hook(call, key, data, mode)`; so for the others."""
-        self.inner = inner
-        self.hooks = hooks
-        self.calls = []
-
-    async def _through(self, operation, *args):
-        self.calls.append((operation, args[0]))
-
-        async def call():
-            return await getattr(self.inner, operation)(*args)
-
-        hook = self.hooks.get(operation)
-        return await (hook(call, *args) if hook else call())
-
-    async def get(self, key):
-        """The whole object."""
-        return await self._through("get", key)
-
-    async def get_range(self, key, start, length):
-        """Part of the object."""
-        return await self._through("get_range", key, start, length)
-
-    async def head(self, key):
-        """Size, etag and time."""
-        return await self._through("head", key)
-
-    async def put(self, key, data, mode="overwrite"):
-        """Write the object."""
-        return await self._through("put", key, data, mode)
-
-    async def delete(self, keys):
-        """Delete these objects."""
-        return await self._through("delete", list(keys))
-
-    async def sync(self, keys):
-        """Make these durable."""
-        return await self._through("sync", list(keys))
-
-    async def list(self, prefix="", start_after=""):
-        """Objects in key order."""
-        self.calls.append(("list", prefix))
-        async for meta in self.inner.list(prefix, start_after):
-            yield meta
+from cordwood.testing.hooked import Hooked
 
 
 class Bucket:
@@ -175,6 +128,7 @@ def numbers():
         async with log.writer(options=options) as writer:
             bodies = [b"%d" % n for n in range(first, first + count)]
             await asyncio.gather(*(writer.append(body) for body in bodies))
+            await settle(writer)
         return log
 
     return write
@@ -191,6 +145,21 @@ def collected(time):
         last.deleted += report.deleted
         last.records += report.records
         return last
+
+    return collect
+
+
+@pytest.fixture
+def free(collected):
+    """`await free(log, offset)`: collect everything before the offset, sweep and all."""
+
+    async def collect(log, offset):
+        cursors = await log.cursors.list()
+        if "done" in cursors:
+            await log.cursors.save("done", offset, cursors["done"])
+        else:
+            await log.cursors.init("done", offset)
+        return await collected(log)
 
     return collect
 

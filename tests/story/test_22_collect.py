@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 import cordwood
 from cordwood import CollectedError, CorruptionError, InvalidInputError, StateError, sync
-from cordwood.log import paths
+from cordwood.log import paths, tree
 from cordwood.log.garbage import Phase
 from cordwood.store.memory import MemoryStore
 
@@ -288,12 +289,97 @@ async def test_a_foreign_collection_is_left_alone(place, numbers, bucket_of, sto
     await log.cursors.init("jobs", 8)
     await bucket.put(paths.GARBAGE, WAL3_PENDING)
     for attempt in (log.collect(), log.mark(), log.unlink(), log.sweep()):
-        with pytest.raises(StateError, match="another program"):
+        with pytest.raises(StateError, match=r"another program.*orders/gc/GARBAGE") as caught:
             await attempt
+        assert "make sure that it does not run any more" in caught.value.hint
     with pytest.raises(CollectedError):
         await log.cursors.init("new", 4)
     assert 5 == (await log.cursors.init("new", 5)).offset
     assert WAL3_PENDING == await bucket.get(paths.GARBAGE)
+
+
+async def test_a_foreign_collection_that_never_began_is_given_up(
+    place, numbers, bucket_of, collected, leftovers, bodies
+):
+    """Taken over, what it would have freed stays, and our own collection goes on from there."""
+    # EVIDENCE-OF: G-36
+    log, bucket = await numbers(place, 10), bucket_of(place)
+    await log.cursors.init("jobs", 3)
+    await bucket.put(paths.GARBAGE, WAL3_PENDING)
+    report = await collected(log, take_over=True)
+    assert (3, Phase.EMPTY) == (report.oldest_offset, report.phase)
+    assert [b"%d" % n for n in range(3, 11)] == await bodies(log)
+    assert [] == await leftovers(log, bucket)
+    again = await collected(log, take_over=True)
+    assert (0, 0) == (again.records, again.deleted)
+
+
+async def test_a_foreign_collection_that_was_cut_off_is_finished(
+    place, time, numbers, bucket_of, collected, leftovers, bodies
+):
+    """wal3 has replaced the manifest and deleted a little: the rest is swept, after the grace."""
+    # EVIDENCE-OF: G-38, G-39
+    log, bucket = await numbers(place, 40), bucket_of(place)
+    await log.pin("audit", 15, 17)
+    witness = await log.cursors.init("jobs", 31)
+    await log.mark()
+    ours = await garbage(bucket)
+    await log.unlink()
+    del ours["cordwood"]
+    await bucket.put(paths.GARBAGE, json.dumps(ours).encode())
+    await bucket.delete(paths.fragment(1))
+    with pytest.raises(StateError, match="another program"):
+        await log.collect()
+    report = await log.collect(take_over=True, wait_s=0)
+    assert (Phase.UNLINKED, 0) == (report.phase, report.deleted)
+    assert 60 == pytest.approx(report.due_s)
+    assert list(range(2, 41)) == await bucket.slots()
+    time.pass_s(60.001)
+    assert ["pin 'audit'"] == (await log.collect(wait_s=0)).held
+    assert [15, 16, *range(31, 41)] == await bucket.slots()
+    assert [b"%d" % n for n in range(31, 41)] == await bodies(log)
+    await (await log.pinned("audit")).release()
+    await log.cursors.save("jobs", 36, witness)
+    await collected(log)
+    assert [] == await leftovers(log, bucket)
+    assert (await log.scrub(deep=True)).ok
+
+
+async def test_our_own_collection_is_not_taken_over(place, numbers, bucket_of):
+    """To take over changes nothing where there is nothing of another program."""
+    log, bucket = await numbers(place, 10), bucket_of(place)
+    await log.cursors.init("jobs", 5)
+    await log.collect(wait_s=0)
+    before = await bucket.get(paths.GARBAGE)
+    await log.collect(wait_s=0, take_over=True)
+    assert before == await bucket.get(paths.GARBAGE)
+
+
+async def test_a_root_that_names_no_fragment_is_refused_at_once(place, numbers, bucket_of, bodies):
+    """wal3 can leave one. It could not be written again, so nothing is begun that needs it."""
+    log, bucket = await numbers(place, 20), bucket_of(place)
+    await log.cursors.init("jobs", 10)
+    manifest = await log.manifest()
+    node = tree.make_node(manifest.fragments, manifest.writer)
+    await bucket.put(node.path, msgspec.json.encode(node))
+    nodes = (*manifest.nodes, node.pointer())
+    bare = msgspec.structs.replace(manifest, nodes=nodes, fragments=())
+    await bucket.put(paths.MANIFEST, msgspec.json.encode(bare))
+    before = await bucket.keys()
+    other = cordwood.Log(log.store, "other")
+    await bucket.put(paths.GARBAGE, WAL3_PENDING)
+    with pytest.raises(CorruptionError, match=r"LOG-8\b.*names nodes and no fragment"):
+        await log.collect(take_over=True)
+    await bucket.delete(paths.GARBAGE)
+    for attempt in (log.collect(), log.mark(), log.fork(other), log.copy(other)):
+        with pytest.raises(
+            CorruptionError, match=r"LOG-8\b.*names nodes and no fragment"
+        ) as caught:
+            await attempt
+        assert "append its records to a new log" in caught.value.hint
+    assert before == await bucket.keys()
+    assert [] == [meta.key async for meta in place.list("other/")]
+    assert 20 == len(await bodies(log))
 
 
 async def test_a_tree_that_changed_between_mark_and_unlink(place, numbers, collected, bodies):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -21,6 +21,7 @@ from cordwood.log.intents import Asker
 from cordwood.log.pipeline import Pipeline
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.faults import FaultyStore, Latency
+from cordwood.testing.hooked import Hooked
 from cordwood.testing.simloop import simulate
 
 GARBAGE = f"orders/{paths.GARBAGE}"
@@ -34,36 +35,55 @@ def store(time):
     return MemoryStore(clock=time)
 
 
-def log_over(store):
-    """The log in a store."""
-    return cordwood.Log(cordwood.Store.over(store), "orders")
+@pytest.fixture
+async def log(store, numbers):
+    """A log of sixty fragments, with a cursor at 41."""
+    made = await numbers(store, 60)
+    await made.cursors.init("jobs", 41)
+    return made
 
 
-class Gate:
-    """Stops somebody at a request, until it is opened."""
+class Sleeper:
+    """Somebody who falls asleep at a request, and goes on when it is woken."""
 
-    def __init__(self, operation, key, *, after=False, times=1):
+    def __init__(self, store, operation, key, *, after=False, times=1):
         """At the n-th such request, before it or after it."""
-        self.operation, self.key, self.after, self.left = operation, key, after, times
-        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        self.log = cordwood.Log(
+            cordwood.Store.over(Hooked(store, **{operation: self._pass})), "orders"
+        )
+        self._key, self._after, self._left = key, after, times
+        self._asleep, self._awake = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, call, key, *_):
-        """The hook."""
-        if key != self.key:
+    async def _pass(self, call, key, *_):
+        self._left -= key == self._key
+        if key != self._key or self._left != 0:
             return await call()
-        self.left -= 1
-        if self.left != 0:
-            return await call()
-        if self.after:
+        if self._after:
             answer = await call()
-        self.reached.set()
-        await self.opened.wait()
-        return answer if self.after else await call()
+        self._asleep.set()
+        await self._awake.wait()
+        return answer if self._after else await call()
+
+    async def begin(self, work):
+        """Do this with the log, until it sleeps."""
+        self._work = asyncio.ensure_future(work)
+        await self._asleep.wait()
+
+    async def wake(self):
+        """Do the rest; what came of it."""
+        self._awake.set()
+        return await self._work
 
 
-def gated(hooked, store, gate):
-    """A log whose process stops at the gate."""
-    return log_over(hooked(store, **{gate.operation: gate}))
+async def put_cursor(store, name, offset):
+    """As a careless program does it: without a look at GARBAGE."""
+    record = b'{"position":{"offset":%d},"epoch_us":1,"writer":"wal3"}' % offset
+    await store.put(f"orders/{paths.cursor(name)}", record)
+
+
+def raising(error, match="", *, is_on):
+    """With the remedy there is this error, without it there is none."""
+    return pytest.raises(error, match=match) if is_on else nullcontext()
 
 
 async def can_read(log, start, **options):
@@ -118,53 +138,35 @@ async def unlink_without_a_look(self):
 
 @ON_AND_OFF
 async def test_the_cursors_are_read_again_after_garbage_is_written(
-    store, time, numbers, hooked, monkeypatch, is_on
+    store, time, log, monkeypatch, is_on
 ):
     """A cursor is made while a collection that has read the cursors is about to write GARBAGE."""
     # EVIDENCE-OF: G-36
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     if not is_on:
         monkeypatch.setattr(collect.Collector, "unlink", unlink_without_a_look)
-    gate = Gate("put", GARBAGE)
-    marking = asyncio.ensure_future(gated(hooked, store, gate).mark())
-    await gate.reached.wait()
+    sleeper = Sleeper(store, "put", GARBAGE)
+    await sleeper.begin(sleeper.log.mark())
     assert 11 == (await log.cursors.init("late", 11)).offset
-    gate.opened.set()
-    await marking
+    await sleeper.wake()
     await log.unlink()
     await sweep_all(log, time)
     assert is_on == await can_read(log, 11)
 
 
 @ON_AND_OFF
-async def test_a_nonce_tells_one_garbage_from_another(
-    store, time, numbers, hooked, monkeypatch, is_on
-):
+async def test_a_nonce_tells_one_garbage_from_another(store, time, log, monkeypatch, is_on):
     """A sleeper applies what it had checked long ago, under cover of another garbage."""
-    log = await numbers(store, 60)
-    jobs = await log.cursors.init("jobs", 41)
     if not is_on:
         monkeypatch.setattr(Garbage, "nonce", property(lambda self: "same"))
     await log.mark()
     # It has read the cursors, and goes to sleep before it reads the manifest.
-    gate = Gate("get", MANIFEST)
-    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
-    await gate.reached.wait()
-    # A cursor of a careless program has the garbage cancelled; one that holds is made; the careless
-    # one goes again; another garbage is marked.
-    await store.put(
-        "orders/cursor/other.json", b'{"position":{"offset":5},"epoch_us":1,"writer":"x"}'
-    )
-    assert Phase.EMPTY is (await log.unlink()).phase
-    assert 21 == (await log.cursors.init("holds", 21)).offset
-    await store.delete(["orders/cursor/other.json"])
+    sleeper = Sleeper(store, "get", MANIFEST)
+    await sleeper.begin(sleeper.log.unlink())
+    await cancel_and_hold(log, store, 21)
     assert Phase.MARKED is (await log.mark()).phase
-    gate.opened.set()
-    await sleeper
+    await sleeper.wake()
     await sweep_all(log, time)
     assert is_on == await can_read(log, 21)
-    assert 41 == jobs.offset
 
 
 class ContentEtags(MemoryStore):
@@ -180,7 +182,7 @@ class ContentEtags(MemoryStore):
 
 
 @ON_AND_OFF
-async def test_an_empty_garbage_is_never_the_same_again(time, numbers, hooked, monkeypatch, is_on):
+async def test_an_empty_garbage_is_never_the_same_again(time, numbers, monkeypatch, is_on):
     """A sleeper writes a garbage computed before others went round: its swap must be refused."""
     store = ContentEtags(clock=time)
     log = await numbers(store, 60)
@@ -190,42 +192,38 @@ async def test_an_empty_garbage_is_never_the_same_again(time, numbers, hooked, m
         monkeypatch.setattr(collect, "empty", lambda nonce: honest("same"))
     await log.collect(wait_s=0)
     await sweep_all(log, time)
-    jobs = await log.cursors.save("jobs", 41, jobs)
-    gate = Gate("put", GARBAGE)
-    sleeper = asyncio.ensure_future(gated(hooked, store, gate).mark())
-    await gate.reached.wait()
+    await log.cursors.save("jobs", 41, jobs)
+    sleeper = Sleeper(store, "put", GARBAGE)
+    await sleeper.begin(sleeper.log.mark())
     # Another one goes once round and is cancelled; a cursor that holds is made.
     await log.mark()
     await cancel_and_hold(log, store, 21)
     if not is_on:
         # What is left then is the second look at the cursors; see there.
         monkeypatch.setattr(collect.Collector, "unlink", unlink_without_a_look)
-    gate.opened.set()
-    await sleeper
+    await sleeper.wake()
     assert ((await load_garbage(log.objects)).garbage.first_to_keep.offset > 21) == (not is_on)
     await log.unlink()
     await sweep_all(log, time)
     assert is_on == await can_read(log, 21)
-    assert 41 == jobs.offset
 
 
 @ON_AND_OFF
 async def test_garbage_is_read_after_the_manifest_that_is_replaced(
-    store, time, numbers, hooked, monkeypatch, is_on
+    store, time, log, monkeypatch, is_on
 ):
     """Rule 2. In the other order a cancelled garbage is applied."""
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     await log.mark()
     if not is_on:
         monkeypatch.setattr(collect.Collector, "_replace_manifest", garbage_first)
     # Third: in `unlink`, then before it swaps. The other way round it has read both by then.
-    gate = Gate("get", GARBAGE, after=True, times=2) if not is_on else Gate("get", MANIFEST)
-    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
-    await gate.reached.wait()
+    if is_on:
+        sleeper = Sleeper(store, "get", MANIFEST)
+    else:
+        sleeper = Sleeper(store, "get", GARBAGE, after=True, times=2)
+    await sleeper.begin(sleeper.log.unlink())
     await cancel_and_hold(log, store, 21)
-    gate.opened.set()
-    await sleeper
+    await sleeper.wake()
     await sweep_all(log, time)
     assert is_on == await can_read(log, 21)
 
@@ -244,58 +242,46 @@ async def garbage_first(self, garbage):
 
 
 async def cancel_and_hold(log, store, offset):
-    """A garbage is cancelled, and a cursor is made that relies on it."""
-    await store.put(
-        "orders/cursor/other.json", b'{"position":{"offset":5},"epoch_us":1,"writer":"x"}'
-    )
+    """A cursor of a careless program has the garbage cancelled, one is made that relies on that.
+
+    The careless one goes again.
+    """
+    await put_cursor(store, "other", 5)
     assert Phase.EMPTY is (await log.unlink()).phase
     assert offset == (await log.cursors.init("holds", offset)).offset
-    await store.delete(["orders/cursor/other.json"])
+    await store.delete([f"orders/{paths.cursor('other')}"])
 
 
 @ON_AND_OFF
-async def test_a_cancelled_garbage_has_the_manifest_replaced(
-    store, time, numbers, hooked, monkeypatch, is_on
-):
+async def test_a_cancelled_garbage_has_the_manifest_replaced(store, time, log, monkeypatch, is_on):
     """Rule 2, the other half: whoever is about to swap finds another manifest."""
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     await log.mark()
     if not is_on:
 
-        async def as_it_is(self, seen):
+        async def as_it_is(_objects, _entropy, seen):
             return seen.manifest
 
-        monkeypatch.setattr(collect.Collector, "_bump", as_it_is)
-    gate = Gate("put", MANIFEST)
-    sleeper = asyncio.ensure_future(gated(hooked, store, gate).unlink())
-    await gate.reached.wait()
+        monkeypatch.setattr(collect, "have_replaced", as_it_is)
+    sleeper = Sleeper(store, "put", MANIFEST)
+    await sleeper.begin(sleeper.log.unlink())
     await cancel_and_hold(log, store, 21)
-    gate.opened.set()
-    await sleeper
+    await sleeper.wake()
     await sweep_all(log, time)
     assert is_on == await can_read(log, 21)
 
 
 @ON_AND_OFF
 async def test_the_proof_before_a_sweep_sees_a_cursor_moved_back(
-    store, time, numbers, monkeypatch, is_on
+    store, time, log, monkeypatch, is_on
 ):
     """Another program moves a cursor back without a look: nothing is deleted, somebody is told."""
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     before = (await store.get(MANIFEST)).data
     await log.collect(wait_s=0)
-    await store.put(
-        "orders/cursor/jobs.json", b'{"position":{"offset":11},"epoch_us":1,"writer":"wal3"}'
-    )
+    await put_cursor(store, "jobs", 11)
     if not is_on:
         monkeypatch.setattr(collect.Collector, "_prove", nothing_to_prove)
     time.pass_s(61)
-    if is_on:
-        with pytest.raises(StateError, match="stands at 11"):
-            await log.sweep()
-    else:
+    with raising(StateError, "stands at 11", is_on=is_on):
         await log.sweep()
     # An operator can put the manifest back as long as nothing is deleted.
     await store.put(MANIFEST, before)
@@ -308,11 +294,9 @@ async def nothing_to_prove(self, manifest, garbage):
 
 @ON_AND_OFF
 async def test_the_proof_before_a_sweep_sees_an_older_manifest(
-    store, time, numbers, monkeypatch, is_on
+    store, time, log, monkeypatch, is_on
 ):
     """Somebody put a manifest back that names what is to be deleted."""
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     before = (await store.get(MANIFEST)).data
     await log.collect(wait_s=0)
     await store.put(MANIFEST, before)
@@ -320,10 +304,7 @@ async def test_the_proof_before_a_sweep_sees_an_older_manifest(
         monkeypatch.setattr(collect.Collector, "_prove", nothing_to_prove)
         monkeypatch.setattr(deletion, "_check_passed", lambda name, manifest, garbage: None)
     time.pass_s(61)
-    if is_on:
-        with pytest.raises(CorruptionError):
-            await log.sweep()
-    else:
+    with raising(CorruptionError, "still needs", is_on=is_on):
         await log.sweep()
     assert (True if is_on else None) is await can_read(log, 1)
 
@@ -358,31 +339,24 @@ async def manifest_first(objects, start):
 
 @ON_AND_OFF
 async def test_who_makes_a_cursor_reads_garbage_and_then_the_manifest(
-    store, time, numbers, hooked, monkeypatch, is_on
+    store, time, log, monkeypatch, is_on
 ):
     """In the other order a whole collection fits between the two reads."""
     # EVIDENCE-OF: G-36
-    log = await numbers(store, 60)
-    await log.cursors.init("jobs", 41)
     if not is_on:
         monkeypatch.setattr(cursors, "prove_not_collected", manifest_first)
     # The collection has read the cursors and is about to swap.
-    swap = Gate("put", MANIFEST)
-    collecting = asyncio.ensure_future(gated(hooked, store, swap).collect(wait_s=0))
-    await swap.reached.wait()
+    collector = Sleeper(store, "put", MANIFEST)
+    await collector.begin(collector.log.collect(wait_s=0))
     # The cursor is written, and one of two objects is read.
-    between = (
-        Gate("get", GARBAGE, after=True) if is_on else Gate("get", MANIFEST, times=2, after=True)
-    )
-    making = asyncio.ensure_future(gated(hooked, store, between).cursors.init("late", 11))
-    await between.reached.wait()
-    swap.opened.set()
-    await collecting
+    between = {"key": GARBAGE} if is_on else {"key": MANIFEST, "times": 2}
+    consumer = Sleeper(store, "get", after=True, **between)
+    await consumer.begin(consumer.log.cursors.init("late", 11))
+    await collector.wake()
     # Sweep passes over a cursor that is not proved: it will be withdrawn.
     await sweep_all(log, time)
-    between.opened.set()
     try:
-        was_told_that_it_holds = (await making).offset == 11
+        was_told_that_it_holds = (await consumer.wake()).offset == 11
     except CollectedError:
         was_told_that_it_holds = False
     assert was_told_that_it_holds == (not is_on)

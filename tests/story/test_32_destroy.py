@@ -50,7 +50,7 @@ async def furnish(log, memory):
     uuid = "0190b3c4-0000-7000-8000-000000000000"
     await memory.put(f"orders/log/Uuid={uuid}.parquet", b"bulk")
     dead = holds.ForkRecord(
-        log="gone", parent="orders", start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
+        log="../gone", start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
     )
     await memory.put("orders/" + paths.fork("b" * 32), log_format.encode(dead, "fork"))
 
@@ -59,12 +59,12 @@ async def forked(memory, name, *, born, parent="orders"):
     """A fork by hand: an unborn or finished manifest, and its hold on the parent."""
     incarnation = SeededEntropy(name).token()
     tag = WriterTag(incarnation, SeededEntropy(name + "w").token(), incarnation, 0)
-    ancestors = (Ancestor(parent, 2, 2),) if born else ()
+    ancestors = (Ancestor(f"../{parent}", 2, 2),) if born else ()
     extension = Extension(features=(FORK,), fork=ancestors)
     manifest = msgspec.structs.replace(tree.empty(tag), cordwood=extension)
     await memory.put(f"{name}/{paths.MANIFEST}", log_format.encode(manifest))
     record = holds.ForkRecord(
-        log=name, parent=parent, start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
+        log=f"../{name}", start=1, limit=2, first_seq_no=1, limit_seq_no=2, writer="w"
     )
     hold = f"{parent}/{paths.fork(incarnation)}"
     await memory.put(hold, log_format.encode(record, hold))

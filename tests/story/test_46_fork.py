@@ -9,97 +9,35 @@ import pytest
 import cordwood
 from cordwood.base.clock import SystemClock
 from cordwood.log import paths
-from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
-
-
-class StoreClock(SystemClock):
-    """The store's clock, which a test moves on."""
-
-    ahead_us = 0
-
-    def now_us(self):
-        """The machine's time and what was added."""
-        return super().now_us() + self.ahead_us
-
-    def pass_grace(self):
-        """A grace interval goes by."""
-        self.ahead_us += 601 * 1_000_000
+from cordwood.testing.filling import fill, names
 
 
 @pytest.fixture
-def clock():
-    """The store's clock."""
-    return StoreClock()
-
-
-@pytest.fixture(params=["memory", "directory"])
-def inner(request, clock, tmp_path):
-    """A store of each kind."""
-    if request.param == "memory":
-        return MemoryStore(clock)
-    return DirectoryStore(str(tmp_path), clock=clock)
-
-
-@pytest.fixture
-def log_of(inner):
+def log_of(place):
     """`log_of(name)`: a log in the store."""
-    store = cordwood.Store.over(inner)
+    store = cordwood.Store.over(place)
     return lambda name: cordwood.Log(store, name)
 
 
-@pytest.fixture
-def free(clock):
-    """`await free(log, offset)`: collect everything before the offset, sweep and all."""
-
-    async def collect(log, offset):
-        cursors = await log.cursors.list()
-        if "done" in cursors:
-            await log.cursors.save("done", offset, cursors["done"])
-        else:
-            await log.cursors.init("done", offset)
-        await log.collect(wait_s=0)
-        clock.pass_grace()
-        return await log.collect(wait_s=0)
-
-    return collect
-
-
-async def fill(log, count, name="r"):
-    """Append so many records, each in a fragment of its own."""
-    async with log.writer(create=True) as writer:
-        for number in range(count):
-            await writer.append(f"{name}{number}".encode())
-
-
-async def fragments_of(bucket):
-    """The slots that a log has files in."""
-    return await bucket.slots()
-
-
-def names(count, name="r"):
-    """What `fill` appended."""
-    return [f"{name}{number}".encode() for number in range(count)]
-
-
-async def test_a_fork_has_the_past_and_a_future_of_its_own(log_of, inner, bucket_of, bodies):
+async def test_a_fork_has_the_past_and_a_future_of_its_own(log_of, place, bucket_of, bodies):
     """Offsets and slots go on; both can be appended to; no file was copied."""
     # EVIDENCE-OF: G-46
     parent, child = log_of("orders"), log_of("trial")
     await fill(parent, 20)
     assert await parent.fork(child) is None
-    assert ["manifest/MANIFEST"] == await bucket_of(inner, "trial").keys()
+    assert ["manifest/MANIFEST"] == await bucket_of(place, "trial").keys()
     assert names(20) == await bodies(child)
     await fill(child, 20, "child")
     await fill(parent, 5, "parent")
     assert names(20) + names(20, "child") == await bodies(child)
     assert names(20) + names(5, "parent") == await bodies(parent)
-    assert list(range(21, 41)) == await bucket_of(inner, "trial").slots()
+    assert list(range(21, 41)) == await bucket_of(place, "trial").slots()
     assert (await child.scrub(deep=True)).ok
     assert (await parent.scrub(deep=True)).ok
 
 
-async def test_the_manifest_of_a_fork(log_of, inner, bucket_of):
+async def test_the_manifest_of_a_fork(log_of, place, bucket_of):
     """It names its ancestor, counts only what it shares, and takes over the features but a seal."""
     parent, child = log_of("orders"), log_of("trial")
     await parent.create(grace_s=77)
@@ -109,12 +47,12 @@ async def test_the_manifest_of_a_fork(log_of, inner, bucket_of):
     was, now = await parent.manifest(), await child.manifest()
     assert {"columns", "fork", "grace"} == now.features
     assert 77 == now.grace_s
-    assert [("orders", 2, 2)] == [(a.log, a.limit, a.seq_no) for a in now.ancestors]
+    assert [("../orders", 2, 2)] == [(a.log, a.limit, a.seq_no) for a in now.ancestors]
     assert (was.setsum_hex, was.acc_bytes) == (now.setsum_hex, now.acc_bytes)
     incarnation = now.writer.split()[1].removeprefix("log=")
     assert f"tail={incarnation}" in now.writer
-    held = json.loads(await bucket_of(inner, "orders").get(paths.fork(incarnation)))
-    assert ("trial", 1, 2, 1, 2) == tuple(
+    held = json.loads(await bucket_of(place, "orders").get(paths.fork(incarnation)))
+    assert ("../trial", 1, 2, 1, 2) == tuple(
         held[name] for name in ("log", "start", "limit", "first_seq_no", "limit_seq_no")
     )
     state = await child.state()
@@ -179,7 +117,7 @@ async def test_a_fork_of_nothing(log_of, free, bodies):
 # Collection on either side.
 
 
-async def test_the_parent_collects_and_the_fork_still_reads(log_of, inner, free, bucket_of, bodies):
+async def test_the_parent_collects_and_the_fork_still_reads(log_of, place, free, bucket_of, bodies):
     """What the fork shares stays when the parent is past it."""
     # EVIDENCE-OF: G-47
     parent, child = log_of("orders"), log_of("trial")
@@ -189,7 +127,7 @@ async def test_the_parent_collects_and_the_fork_still_reads(log_of, inner, free,
     await fill(parent, 10, "later")
     report = await free(parent, 41)
     assert ["fork 'trial'"] == report.held
-    assert list(range(oldest, 31)) == await bucket_of(inner, "orders").slots()
+    assert list(range(oldest, 31)) == await bucket_of(place, "orders").slots()
     assert names(30)[oldest - 1 :] == await bodies(child)
     assert (await child.scrub(deep=True)).ok
     await fill(child, 20, "child")
@@ -198,7 +136,7 @@ async def test_the_parent_collects_and_the_fork_still_reads(log_of, inner, free,
 
 
 async def test_a_fork_that_collects_lets_go_and_deletes_nothing_of_its_parent(
-    log_of, inner, free, bucket_of, bodies
+    log_of, place, free, bucket_of, bodies
 ):
     """The parent's next collection frees what the fork no longer needs, and only that."""
     # EVIDENCE-OF: G-47
@@ -206,21 +144,21 @@ async def test_a_fork_that_collects_lets_go_and_deletes_nothing_of_its_parent(
     await fill(parent, 30)
     await parent.fork(child)
     await free(child, 12)
-    assert list(range(1, 31)) == await bucket_of(inner, "orders").slots()
+    assert list(range(1, 31)) == await bucket_of(place, "orders").slots()
     assert names(30) == await bodies(parent)
     await free(parent, 31)
-    assert list(range(12, 31)) == await bucket_of(inner, "orders").slots()
+    assert list(range(12, 31)) == await bucket_of(place, "orders").slots()
     assert names(30)[11:] == await bodies(child)
     await fill(child, 3, "child")
     await free(child, 33)
-    assert [33] == await bucket_of(inner, "trial").slots()
+    assert [33] == await bucket_of(place, "trial").slots()
     await parent.collect(wait_s=0)
-    kept = await bucket_of(inner, "orders").keys()
+    kept = await bucket_of(place, "orders").keys()
     assert [] == [key for key in kept if key.startswith(("log/", "snapshot/", "gc/HELD"))]
     assert (await child.scrub(deep=True)).ok
 
 
-async def test_a_fork_does_not_let_go_within_its_own_grace(log_of, inner, clock, bodies):
+async def test_a_fork_does_not_let_go_within_its_own_grace(log_of, place, time, bodies):
     """Its readers have the grace interval, also for files that lie with the parent."""
     parent, child = log_of("orders"), log_of("trial")
     await fill(parent, 10)
@@ -228,7 +166,7 @@ async def test_a_fork_does_not_let_go_within_its_own_grace(log_of, inner, clock,
     for log in (parent, child):
         await log.cursors.init("done", 9)
     await parent.collect(wait_s=0)
-    clock.pass_grace()
+    time.pass_s(601)
     async with child.reader() as reader:
         records = reader.read()
         assert b"r0" == (await anext(records)).body
@@ -238,7 +176,7 @@ async def test_a_fork_does_not_let_go_within_its_own_grace(log_of, inner, clock,
         assert names(10)[1:] == [record.body async for record in records]
 
 
-async def test_a_pin_on_a_fork_holds_in_the_parent(log_of, inner, free, bucket_of, bodies):
+async def test_a_pin_on_a_fork_holds_in_the_parent(log_of, place, free, bucket_of, bodies):
     """What a pin of the fork holds of the parent's stays until it ends, and goes afterwards."""
     # EVIDENCE-OF: G-47
     parent, child = log_of("orders"), log_of("trial")
@@ -252,31 +190,31 @@ async def test_a_pin_on_a_fork_holds_in_the_parent(log_of, inner, free, bucket_o
     await pin.release()
     await child.collect(wait_s=0)
     await parent.collect(wait_s=0)
-    left = await bucket_of(inner, "orders").slots()
+    left = await bucket_of(place, "orders").slots()
     assert [20] == left
     assert [b"r19"] == await bodies(child)
 
 
-async def test_a_fork_that_is_gone_holds_nothing(log_of, inner, free, bucket_of):
+async def test_a_fork_that_is_gone_holds_nothing(log_of, place, free, bucket_of):
     """When the fork's manifest is gone, or is another log's, the parent frees what it held."""
     parent, child, other = log_of("orders"), log_of("trial"), log_of("other")
     await fill(parent, 12)
     await parent.fork(child)
     await parent.fork(other)
     await free(parent, 13)
-    assert 12 == len(await bucket_of(inner, "orders").slots())
-    await bucket_of(inner, "trial").delete(paths.MANIFEST)
-    await bucket_of(inner, "other").delete(paths.MANIFEST)
+    assert 12 == len(await bucket_of(place, "orders").slots())
+    await bucket_of(place, "trial").delete(paths.MANIFEST)
+    await bucket_of(place, "other").delete(paths.MANIFEST)
     await other.create()
     await parent.collect(wait_s=0)
-    assert [] == [k for k in await bucket_of(inner, "orders").keys() if k.startswith("log/")]
+    assert [] == [k for k in await bucket_of(place, "orders").keys() if k.startswith("log/")]
 
 
 # Chains.
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
-async def test_three_generations(log_of, inner, free, bucket_of, bodies, order):
+async def test_three_generations(log_of, place, free, bucket_of, bodies, order):
     """Each reads its own past whoever collects first; nobody deletes in another's place."""
     # EVIDENCE-OF: G-47
     logs = [log_of(name) for name in ("oak", "elm", "ash")]
@@ -298,7 +236,7 @@ async def test_three_generations(log_of, inner, free, bucket_of, bodies, order):
     for log in reversed(logs):
         await log.collect(wait_s=0)
     for name in ("oak", "elm", "ash"):
-        left = [k for k in await bucket_of(inner, name).keys() if k.startswith(("log/", "snap"))]
+        left = [k for k in await bucket_of(place, name).keys() if k.startswith(("log/", "snap"))]
         assert [] == left
 
 
@@ -325,7 +263,7 @@ async def test_an_ancestor_no_longer_needed_is_forgotten(log_of, bodies):
     await oak.fork(elm)
     await fill(elm, 10, "elm")
     await elm.fork(ash, 15)
-    assert ["elm"] == [a.log for a in (await ash.manifest()).ancestors]
+    assert ["../elm"] == [a.log for a in (await ash.manifest()).ancestors]
     assert names(10, "elm")[(await ash.state()).oldest_offset - 11 :] == await bodies(ash)
 
 
@@ -345,14 +283,14 @@ async def test_a_fork_of_a_fork_whose_ancestor_has_moved_on(log_of, free, bodies
 # What lies in the slots.
 
 
-async def test_neither_adopts_from_the_other(log_of, inner, bucket_of, bodies):
+async def test_neither_adopts_from_the_other(log_of, place, bucket_of, bodies):
     """A fragment that the parent never named is not the fork's, nor the other way round."""
     # EVIDENCE-OF: G-46
     parent, child = log_of("orders"), log_of("trial")
     await fill(parent, 3)
-    before = await bucket_of(inner, "orders").get(paths.MANIFEST)
+    before = await bucket_of(place, "orders").get(paths.MANIFEST)
     await fill(parent, 1, "orphan")
-    await bucket_of(inner, "orders").put(paths.MANIFEST, before)
+    await bucket_of(place, "orders").put(paths.MANIFEST, before)
     await parent.fork(child)
     async with child.writer():
         pass
@@ -364,21 +302,21 @@ async def test_neither_adopts_from_the_other(log_of, inner, bucket_of, bodies):
     assert [*names(3), b"child0"] == await bodies(child)
 
 
-async def test_what_an_earlier_fork_of_the_name_left_is_void(log_of, inner, bucket_of, bodies):
+async def test_what_an_earlier_fork_of_the_name_left_is_void(log_of, place, bucket_of, bodies):
     """Slots of a fork that is gone do not come back in the next fork of that name."""
     # EVIDENCE-OF: G-46
     parent, child = log_of("orders"), log_of("trial")
     await fill(parent, 3)
     await parent.fork(child)
     await fill(child, 2, "gone")
-    await bucket_of(inner, "trial").delete(paths.MANIFEST)
+    await bucket_of(place, "trial").delete(paths.MANIFEST)
     await parent.fork(child)
     await fill(child, 1, "new")
     assert [*names(3), b"new0"] == await bodies(child)
     assert (await child.scrub(deep=True)).ok
 
 
-async def test_timestamps_do_not_go_back_across_the_fork(log_of, inner, read):
+async def test_timestamps_do_not_go_back_across_the_fork(log_of, place, read):
     """The fork's first record is not older than the parent's last, whatever its clock says."""
 
     class Slow(SystemClock):
@@ -394,30 +332,11 @@ async def test_timestamps_do_not_go_back_across_the_fork(log_of, inner, read):
     assert sorted(stamps) == stamps
 
 
-async def test_a_fault_is_reported_under_the_parents_name(log_of, inner, bucket_of):
+async def test_a_fault_is_reported_under_the_parents_name(log_of, place, bucket_of):
     """A scrub of the fork names the object that is damaged, where it lies."""
     parent, child = log_of("orders"), log_of("trial")
     await fill(parent, 3)
     await parent.fork(child)
-    await bucket_of(inner, "orders").put(paths.fragment(2), b"rubbish")
+    await bucket_of(place, "orders").put(paths.fragment(2), b"rubbish")
     report = await child.scrub(deep=True)
     assert [f"orders/{paths.fragment(2)}"] == [fault.where for fault in report.errors]
-
-
-async def test_a_hold_counts_for_who_has_another_name_for_the_log(tmp_path, clock, free, bodies):
-    """Where a store begins is up to who opens it: who cannot find the fork must not free it."""
-    outer = cordwood.Store.over(DirectoryStore(str(tmp_path), clock=clock))
-    inner = cordwood.Store.over(DirectoryStore(str(tmp_path / "team"), clock=clock))
-    orders, trial = cordwood.Log(inner, "orders"), cordwood.Log(inner, "trial")
-    await orders.create()
-    await fill(orders, 20)
-    await orders.fork(trial)
-    same = cordwood.Log(outer, "team/orders")
-    await free(same, 15)
-    assert 15 == (await same.state()).oldest_offset
-    assert names(20) == await bodies(trial)
-    with pytest.raises(cordwood.StateError, match="shared"):
-        await same.destroy()
-    await trial.destroy()
-    await free(orders, 15)
-    assert [] == [key async for key in inner.list("orders/fork/")]

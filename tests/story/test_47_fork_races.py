@@ -7,22 +7,12 @@ import itertools
 import pytest
 
 import cordwood
-from cordwood.base.clock import SystemClock
 from cordwood.log import paths
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.filling import fill
+from cordwood.testing.handclock import FlyingClock
 
 OPERATIONS = ("get", "get_range", "head", "put", "delete", "sync")
-
-
-class StoreClock(SystemClock):
-    """Every look is a grace interval later: a sweep never waits."""
-
-    now = 1_700_000_000_000_000
-
-    def now_us(self):
-        """Later."""
-        self.now += 601 * 1_000_000
-        return self.now
 
 
 class Steps:
@@ -46,20 +36,13 @@ class Steps:
 @pytest.fixture
 def memory():
     """A store whose time flies."""
-    return MemoryStore(StoreClock())
+    return MemoryStore(FlyingClock())
 
 
 @pytest.fixture
 def log_of(memory):
     """`log_of(name)`: a log in the store itself, without steps."""
     return lambda name: cordwood.Log(cordwood.Store.over(memory), name)
-
-
-async def fill(log, count, name="r"):
-    """Append so many records, each in a fragment of its own."""
-    async with log.writer(create=True) as writer:
-        for number in range(count):
-            await writer.append(f"{name}{number}".encode())
 
 
 async def count_steps(hooked, memory, parent, start):
@@ -266,7 +249,7 @@ async def test_two_fork_onto_one_name(hooked, memory, log_of, bodies):
             await second()
         assert 1 == len(told)
         child = log_of("both")
-        winners.append((await child.manifest()).ancestors[0].log)
+        winners.append(child.objects.name_of((await child.manifest()).ancestors[0]))
         assert past[winners[-1]] == await bodies(child)
         await forget(memory, "both")
     assert {"oak", "elm"} == set(winners)

@@ -8,30 +8,14 @@ from itertools import pairwise
 import pytest
 
 import cordwood
-from cordwood.base.clock import SystemClock
 from cordwood.base.setsum import Setsum
 from cordwood.log import copy as copying
 from cordwood.log import paths
-from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.filling import fill, names
+from cordwood.testing.hooked import OPERATIONS
 
 DATA = ("log/", "snapshot/")
-
-
-class StoreClock(SystemClock):
-    """The store's clock, which a test moves on."""
-
-    ahead_us = 0
-
-    def now_us(self):
-        """The machine's time and what was added."""
-        return super().now_us() + self.ahead_us
-
-    async def free(self, log):
-        """Collect, sweep and all."""
-        await log.collect(wait_s=0)
-        self.ahead_us += 601 * 1_000_000
-        await log.collect(wait_s=0)
 
 
 class Bare:
@@ -39,52 +23,26 @@ class Bare:
 
     def __init__(self, inner):
         """Over another one."""
-        for name in ("get", "get_range", "head", "put", "delete", "list", "sync"):
+        for name in OPERATIONS:
             setattr(self, name, getattr(inner, name))
 
 
 @pytest.fixture
-def clock():
-    """The store's clock."""
-    return StoreClock()
-
-
-@pytest.fixture(params=["memory", "directory"])
-def inner(request, clock, tmp_path):
-    """A store of each kind."""
-    if request.param == "memory":
-        return MemoryStore(clock)
-    return DirectoryStore(str(tmp_path / "wood"), clock=clock)
-
-
-@pytest.fixture
-def log(inner):
+def log(place):
     """The source."""
-    return cordwood.Log(cordwood.Store.over(inner), "orders")
+    return cordwood.Log(cordwood.Store.over(place), "orders")
 
 
 @pytest.fixture(params=["same", "same, by hand", "other"])
-def place(request, inner, log):
+def route(request, place, log):
     """The source, where its copy goes, and what is below: with and without the store's help."""
     if request.param == "same":
-        return log, log.store, inner
+        return log, log.store, place
     if request.param == "same, by hand":
-        store = cordwood.Store.over(Bare(inner))
-        return cordwood.Log(store, "orders"), store, inner
+        store = cordwood.Store.over(Bare(place))
+        return cordwood.Log(store, "orders"), store, place
     other = MemoryStore()
     return log, cordwood.Store.over(other), other
-
-
-async def fill(log, count, name="r"):
-    """Append so many records, each in a fragment of its own."""
-    async with log.writer(create=True) as writer:
-        for number in range(count):
-            await writer.append(f"{name}{number}".encode())
-
-
-def names(count, name="r"):
-    """What `fill` appended."""
-    return [f"{name}{number}".encode() for number in range(count)]
 
 
 async def data_of(bucket):
@@ -92,15 +50,15 @@ async def data_of(bucket):
     return {key: await bucket.get(key) for key in await bucket.keys() if key.startswith(DATA)}
 
 
-async def test_a_copy_is_the_same_log(place, inner, bucket_of, read, bodies):
+async def test_a_copy_is_the_same_log(route, place, bucket_of, read, bodies):
     """Every object, byte for byte; the same records; and a future of its own."""
     # EVIDENCE-OF: G-49
-    log, store, target = place
+    log, store, target = route
     await fill(log, 80)
     copy = cordwood.Log(store, "backup")
     seen = []
     report = await log.copy(copy, progress=lambda report, manifest: seen.append(report.bytes))
-    original = await data_of(bucket_of(inner, "orders"))
+    original = await data_of(bucket_of(place, "orders"))
     assert original == await data_of(bucket_of(target, "backup"))
     assert await read(log) == await read(copy)
     was, now = await log.manifest(), await copy.manifest()
@@ -110,7 +68,7 @@ async def test_a_copy_is_the_same_log(place, inner, bucket_of, read, bodies):
     assert was.acc_bytes == report.bytes == seen[-1]
     assert len(original) == report.fragments + report.nodes
     assert all(before < after for before, after in pairwise(seen))
-    assert (80 if store is log.store and target is inner and store.copies else 0) == report.by_store
+    assert (80 if store is log.store and target is place and store.copies else 0) == report.by_store
     await fill(copy, 10, "copy")
     await fill(log, 10, "log")
     assert names(80) + names(10, "copy") == await bodies(copy)
@@ -118,9 +76,9 @@ async def test_a_copy_is_the_same_log(place, inner, bucket_of, read, bodies):
     assert (await copy.scrub(deep=True)).ok
 
 
-async def test_a_copy_from_an_offset_on(place, bodies):
+async def test_a_copy_from_an_offset_on(route, bodies):
     """It begins at the fragment with the offset, or one earlier; every offset will do."""
-    log, store, _ = place
+    log, store, _ = route
     await fill(log, 30)
     for start in range(1, 32):
         copy = cordwood.Log(store, f"from-{start}")
@@ -133,10 +91,10 @@ async def test_a_copy_from_an_offset_on(place, bodies):
     assert [b"r0"] == await bodies(copy)
 
 
-async def test_a_copy_of_a_fork_is_a_log_of_its_own(log, place, bodies):
+async def test_a_copy_of_a_fork_is_a_log_of_its_own(log, route, bodies):
     """It has no ancestors, and reads without them."""
     # EVIDENCE-OF: G-49
-    source, store, _ = place
+    source, store, _ = route
     await fill(log, 20)
     trial = cordwood.Log(source.store, "trial")
     await source.fork(trial, 4)
@@ -165,24 +123,24 @@ async def test_a_copy_keeps_grace_and_columns(log):
     )
 
 
-async def test_a_copy_of_nothing(place, clock, bodies):
+async def test_a_copy_of_nothing(route, collected, bodies):
     """An empty log's copy is empty, at the same offset."""
-    log, store, _ = place
+    log, store, _ = route
     await log.create()
     first = cordwood.Log(store, "first")
     assert 0 == (await log.copy(first)).records
     await fill(log, 3)
     await log.cursors.init("done", 4)
-    await clock.free(log)
+    await collected(log)
     second = cordwood.Log(store, "second")
     assert 4 == (await log.copy(second)).oldest_offset
     await fill(second, 1)
     assert [b"r0"] == await bodies(second)
 
 
-async def test_what_cannot_be_copied(log, place, clock):
+async def test_what_cannot_be_copied(log, route, collected):
     """Each refusal says why, and makes nothing."""
-    source, store, _ = place
+    source, store, _ = route
     copy = cordwood.Log(store, "backup")
     with pytest.raises(cordwood.NotFoundError):
         await source.copy(copy)
@@ -190,7 +148,7 @@ async def test_what_cannot_be_copied(log, place, clock):
     with pytest.raises(cordwood.InvalidInputError):
         await source.copy(copy, 8)
     await log.cursors.init("done", 4)
-    await clock.free(log)
+    await collected(log)
     with pytest.raises(cordwood.CollectedError):
         await source.copy(copy, 2)
     await copy.create()
@@ -223,9 +181,9 @@ async def test_a_copy_that_is_cut_off_goes_on(memory, hooked, read, is_helped):
         store = hooked(memory, put=write, copy=write)
         if is_helped:
             store.copy = lambda *keys, store=store: store._through("copy", *keys)
-        place = cordwood.Store.over(store)
+        dying = cordwood.Store.over(store)
         try:
-            await cordwood.Log(place, "orders").copy(cordwood.Log(place, "backup"))
+            await cordwood.Log(dying, "orders").copy(cordwood.Log(dying, "backup"))
         except CrashError:
             assert not [m async for m in memory.list("backup/" + paths.MANIFEST)]
             copy = cordwood.Log(log.store, "backup")
@@ -240,14 +198,14 @@ async def test_a_copy_that_is_cut_off_goes_on(memory, hooked, read, is_helped):
     assert max(reused) >= 19
 
 
-async def test_what_lies_in_the_way_is_not_taken_for_a_part(place, inner, bucket_of):
+async def test_what_lies_in_the_way_is_not_taken_for_a_part(route, place, bucket_of):
     """An object that is another's, or damaged, stops the copy and is left as it is."""
     # EVIDENCE-OF: G-50
-    log, store, target = place
+    log, store, target = route
     await fill(log, 3)
     stranger = cordwood.Log(store, "stranger")
     await fill(stranger, 3)
-    good = await bucket_of(inner, "orders").get(paths.fragment(2))
+    good = await bucket_of(place, "orders").get(paths.fragment(2))
     others = [
         b"",
         good[:-1],
@@ -266,10 +224,10 @@ async def test_what_lies_in_the_way_is_not_taken_for_a_part(place, inner, bucket
             await copy.state()
 
 
-async def test_what_an_earlier_log_left_behind_is_not_adopted(place, bodies):
+async def test_what_an_earlier_log_left_behind_is_not_adopted(route, bodies):
     """A slot behind the copied range that follows its newest fragment is void in the copy."""
     # EVIDENCE-OF: G-50
-    log, store, target = place
+    log, store, target = route
     await fill(log, 4)
     longer = cordwood.Log(store, "longer")
     await log.copy(longer)
@@ -283,11 +241,11 @@ async def test_what_an_earlier_log_left_behind_is_not_adopted(place, bodies):
     assert [*names(4), b"own"] == await bodies(copy)
 
 
-async def test_damage_is_not_copied(log, inner, bucket_of):
+async def test_damage_is_not_copied(log, place, bucket_of):
     """A fragment that is not what its pointer says ends a copy whose bytes pass through us."""
     # EVIDENCE-OF: G-49
     await fill(log, 5)
-    bucket = bucket_of(inner, "orders")
+    bucket = bucket_of(place, "orders")
     good = await bucket.get(paths.fragment(3))
     await bucket.put(paths.fragment(3), good[:30] + bytes([good[30] ^ 1]) + good[31:])
     copy = cordwood.Log(cordwood.Store.over(MemoryStore()), "backup")
@@ -304,14 +262,13 @@ async def test_damage_is_not_copied(log, inner, bucket_of):
             await target.state()
 
 
-async def test_a_copy_beside_a_collection(hooked, bodies):
+async def test_a_copy_beside_a_collection(time, hooked, collected, bodies):
     """Whenever a collection comes, the copy is whole or is refused; with a pin it is whole."""
     # EVIDENCE-OF: G-50
     for pinned in (False, True):
         outcomes = set()
         for number in range(1, 30):
-            clock = StoreClock()
-            memory = MemoryStore(clock)
+            memory = MemoryStore(clock=time)
             log = cordwood.Log(cordwood.Store.over(memory), "orders")
             await fill(log, 20)
             await log.cursors.init("done", 15)
@@ -319,11 +276,11 @@ async def test_a_copy_beside_a_collection(hooked, bodies):
                 await log.pin("copy", 1, 21, ttl_s=10**8)
             reads = 0
 
-            async def read_range(call, *args, number=number, log=log, clock=clock):
+            async def read_range(call, *args, number=number, log=log):
                 nonlocal reads
                 reads += 1
                 if reads == number:
-                    await clock.free(log)
+                    await collected(log)
                 return await call()
 
             source = cordwood.Log(
@@ -343,10 +300,10 @@ async def test_a_copy_beside_a_collection(hooked, bodies):
         assert pinned <= ("refused" not in outcomes)
 
 
-async def test_a_copy_beside_a_writer(place, bodies):
+async def test_a_copy_beside_a_writer(route, bodies):
     """A log that grows is copied as one of its manifests was."""
     # EVIDENCE-OF: G-49
-    log, store, _ = place
+    log, store, _ = route
     await fill(log, 10)
     copy = cordwood.Log(store, "backup")
     _, report = await asyncio.gather(fill(log, 30, "w"), log.copy(copy))
@@ -354,9 +311,9 @@ async def test_a_copy_beside_a_writer(place, bodies):
     assert (await bodies(log))[: report.records] == await bodies(copy)
 
 
-async def test_two_copies_onto_one_name(place, bodies):
+async def test_two_copies_onto_one_name(route, bodies):
     """Of two copies of one log one creates the log, and it is whole."""
-    log, store, _ = place
+    log, store, _ = route
     await fill(log, 10)
     copy = cordwood.Log(store, "backup")
     outcomes = await asyncio.gather(log.copy(copy), log.copy(copy), return_exceptions=True)

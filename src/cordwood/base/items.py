@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.base.kernels import binary_array, join_rows, sum_items
+from cordwood.base.kernels import sum_items
+from cordwood.base.rows import binary_array, join_rows
 
 # pyarrow is imported where it is used: who only compares and adds setsums need not wait for it.
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from cordwood.base.kernels import Bytes
+    from cordwood.base.rows import Bytes
 
 _EXTRA_NAMES = ("stream", "key", "headers")
 _HEADER_FIELDS = {"name", "value"}

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -131,7 +131,7 @@ def load() -> Kernel:
             hashlib does.
         Exception: whatever numba or LLVM raise when they cannot compile it.
     """
-    global _compiled  # noqa: PLW0603 - for sum_page, which comes with the kernel
+    global _compiled  # noqa: PLW0603 - for sum_pages, which comes with the kernel
     if sys.byteorder != "little":
         raise RuntimeError("the vector kernel needs a little-endian machine")
     try:
@@ -159,20 +159,29 @@ _compiled: Any = None
 """`_sum_items`, compiled and checked; None before `load`."""
 
 
-def sum_page(
+def sum_pages(
     offsets: npt.NDArray[np.uint64],
     timestamps: npt.NDArray[np.uint64],
-    page: npt.NDArray[np.uint8],
+    pages: Iterable[tuple[npt.NDArray[np.uint8], int]],
 ) -> list[int] | None:
-    """As the kernel, where each value lies behind its length, 4 bytes, little-endian.
+    """As the kernel, where the values lie in pages; see `cordwood.base.kernels.sum_pages`.
 
-    Only after `load`. None if that many values do not fill the page exactly.
+    Only after `load`.
     """
-    sums = np.empty(_COLUMNS, np.int64)
-    if not _compiled(offsets, timestamps, page, np.empty(0, np.int64), sums):
+    totals = np.zeros(_COLUMNS, np.uint64)
+    done = 0
+    for page, count in pages:
+        some = slice(done, done + count)
+        done += count
+        sums = np.empty(_COLUMNS, np.int64)
+        heads = offsets[some], timestamps[some]
+        if done > len(offsets) or not _compiled(*heads, page, np.empty(0, np.int64), sums):
+            return None
+        totals += sums.view(np.uint64)
+    if done != len(offsets):
         return None
-    totals: list[int] = sums.view(np.uint64).tolist()
-    return totals
+    listed: list[int] = totals.tolist()
+    return listed
 
 
 def _check(kernel: Kernel) -> None:

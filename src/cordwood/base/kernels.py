@@ -1,11 +1,12 @@
-"""Which kernel hashes the items, and the one that is always there, hashlib.
+"""Which kernel hashes the items: the plain one, hashlib, or the vector kernel.
 
 A kernel is a function of (offsets, timestamps, values, value_offsets): contiguous, aligned arrays
 of n, n, any number of and n + 1 elements. It gives the eight column sums, not yet reduced, of
 SHA3-256(offset big-endian ‖ timestamp big-endian ‖ value) over the n records.
 
-The vector kernel of `cordwood.base.keccak` is several times as fast as hashlib, but imports numba
-and compiles, up to two seconds. So in "auto", the default, a process starts with hashlib::
+The vector kernel of `cordwood.base.keccak` is several times as fast as the plain one of
+`cordwood.base.plain`, which is hashlib record by record; but it imports numba and compiles, up to
+two seconds. So in "auto", the default, a process starts with hashlib::
 
     hashed so far     0 ──────────── _LOAD_BLOCKS ──────────────────────────────
     kernel used       hashlib        hashlib                   vector kernel
@@ -29,24 +30,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from cordwood.base import plain
 from cordwood.base.errors import InvalidInputError, StateError
 
-# pyarrow is imported where it is used: who only compares and adds setsums need not wait for it.
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from cordwood.base.keccak import Kernel
-
-    Bytes: TypeAlias = bytes | npt.NDArray[Any] | pa.Buffer
 
 _BLOCK_BYTES = 136
 """SHA3-256 works through an item in blocks of this size: the unit of all cost here."""
@@ -59,18 +55,6 @@ _WAIT_S = 10.0
 
 _VECTOR_RECORDS_MIN = 2
 """A single record fills one lane of the vector kernel: hashlib is as fast."""
-
-_CHUNK_RECORDS = 4096
-_CHUNK_BYTES = 2**20
-"""How much hashlib hashes between two sums, so that memory stays bounded."""
-
-_COPY_RECORDS_MIN = 16
-_COPY_BYTES_MAX = 512
-"""Copying heads and values together pays for so many records, up to this size on average; otherwise
-head and value are hashed in turn."""
-
-_NOTHING_HASHED = hashlib.sha3_256()
-"""A hash is begun by copying this one: to make a new one costs OpenSSL a search by name."""
 
 
 def kernel_name() -> str:
@@ -112,25 +96,35 @@ def sum_items(
     return kernel(offsets, timestamps, values, value_offsets)
 
 
-def sum_page(
+def sum_pages(
     offsets: npt.NDArray[np.uint64],
     timestamps: npt.NDArray[np.uint64],
-    page: npt.NDArray[np.uint8],
+    pages: Iterable[tuple[npt.NDArray[np.uint8], int]],
+    num_bytes: int,
 ) -> list[int] | None:
-    """The column sums of records whose values lie in `page`, each behind its length (4 bytes).
+    """The column sums of records whose values lie in pages, each behind its length (4 bytes).
 
-    Contiguous, aligned arrays; lengths are little-endian. None if that many values do not fill the
-    page exactly, or if the vector kernel, which alone can do this, is not there or not wanted.
+    Contiguous, aligned arrays; lengths are little-endian. None if the values must be decoded
+    instead: because that many do not fill a page exactly, or because it is cheaper.
+
+    Args:
+        offsets: of the records.
+        timestamps: of the records.
+        pages: each with the number of its values.
+        num_bytes: of all of them, about.
     """
-    if not _KERNELS.has_vector or len(offsets) != len(timestamps):
+    if len(offsets) != len(timestamps):
         return None
+    kernel = _KERNELS.pick(len(offsets), len(offsets) + num_bytes // _BLOCK_BYTES)
+    if kernel is plain.sum_items:
+        return plain.sum_pages(offsets, timestamps, pages)
     from cordwood.base import keccak  # noqa: PLC0415 - it imports numba, which is there
 
-    return keccak.sum_page(offsets, timestamps, page)
+    return keccak.sum_pages(offsets, timestamps, pages)
 
 
 def has_vector_kernel() -> bool:
-    """Whether `sum_page` can be used now; does not wait for anything."""
+    """Whether the vector kernel is there and wanted; does not wait for anything."""
     return _KERNELS.has_vector
 
 
@@ -168,14 +162,14 @@ class _Kernels:
     def pick(self, num_records: int, num_blocks: int) -> Kernel:
         """The kernel for an input of this size."""
         if self._choice != "auto":
-            return self.load() or _sum_with_hashlib
+            return self.load() or plain.sum_items
         if num_records < _VECTOR_RECORDS_MIN:
-            return _sum_with_hashlib
+            return plain.sum_items
         if self._vector is None and self._failure is None:
             self._num_blocks += num_blocks
             if self._num_blocks >= _LOAD_BLOCKS:
                 self._start_loading()
-        return self._vector or _sum_with_hashlib
+        return self._vector or plain.sum_items
 
     def end(self) -> None:
         """At exit: let a load that is under way come to its end, and start no other."""
@@ -253,94 +247,6 @@ def _known(name: str) -> str:
             hint="CORDWOOD_KERNEL and use_kernel take auto, numba or hashlib",
         )
     return name
-
-
-def _sum_with_hashlib(
-    offsets: npt.NDArray[np.uint64],
-    timestamps: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.uint8],
-    value_offsets: npt.NDArray[np.int64],
-) -> list[int]:
-    """The kernel that is always there."""
-    totals = np.zeros(8, np.uint64)
-    num_bytes = int(value_offsets[-1] - value_offsets[0])
-    step = min(_CHUNK_RECORDS, max(1, len(offsets) * _CHUNK_BYTES // max(1, num_bytes)))
-    for start in range(0, len(offsets), step):
-        places = value_offsets[start : start + step + 1]
-        heads = np.empty((len(places) - 1, 2), ">u8")
-        heads[:, 0] = offsets[start : start + step]
-        heads[:, 1] = timestamps[start : start + step]
-        totals += _sum_digests(_digests(heads, values, places))
-    sums: list[int] = totals.tolist()
-    return sums
-
-
-def _digests(
-    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
-) -> list[bytes]:
-    """SHA3-256 of each head followed by its value, in the way that is cheapest for their sizes."""
-    begin = _NOTHING_HASHED.copy
-    digests = []
-    num_bytes = int(places[-1] - places[0])
-    if len(heads) >= _COPY_RECORDS_MIN and num_bytes <= len(heads) * _COPY_BYTES_MAX:
-        for item in _join_items(heads, values, places):
-            hashed = begin()
-            hashed.update(item)
-            digests.append(hashed.digest())
-        return digests
-    content, bounds = values.data, places.tolist()
-    head_list = heads.view("V16")[:, 0].tolist()
-    for head, start, limit in zip(head_list, bounds, bounds[1:], strict=False):
-        hashed = begin()
-        hashed.update(head)
-        hashed.update(content[start:limit])
-        digests.append(hashed.digest())
-    return digests
-
-
-def _join_items(
-    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
-) -> list[bytes]:
-    """Each head followed by its value, in one piece."""
-    sizes = np.diff(places)
-    size = int(sizes[0])
-    if (sizes == size).all():
-        matrix = np.empty((len(heads), 16 + size), np.uint8)
-        matrix[:, :16] = heads.view(np.uint8)
-        matrix[:, 16:] = values[places[0] : places[-1]].reshape(len(heads), size)
-        items: list[bytes] = matrix.reshape(-1).view(f"V{16 + size}").tolist()
-        return items
-    head_places = np.arange(0, heads.nbytes + 1, 16, dtype=np.int64)
-    joined = join_rows([binary_array(heads, head_places), binary_array(values, places)])
-    rows: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
-    return rows
-
-
-def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:
-    """Column sums, not reduced. Long rows, 32 digests each, are what numpy sums fastest."""
-    digests.append(bytes(-len(digests) % 32 * 32))
-    numbers = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 32 * 8)
-    by_place = numbers.sum(axis=0, dtype=np.uint64)
-    sums: npt.NDArray[np.uint64] = by_place.reshape(32, 8).sum(axis=0)
-    return sums
-
-
-def join_rows(parts: Sequence[Any]) -> pa.Array:
-    """Concatenate columns and scalars of bytes row by row; a null counts as no bytes."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    kind = pa.large_binary()
-    wide = [part if part.type == kind else part.cast(kind) for part in parts]
-    return pc.binary_join_element_wise(*wide, pa.scalar(b"", kind), null_handling="replace")
-
-
-def binary_array(content: Bytes, places: npt.NDArray[Any]) -> pa.Array:
-    """A large_binary column over these bytes; value i lies from place i to place i + 1."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    buffers = [None, pa.py_buffer(places), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.large_binary(), len(places) - 1, buffers)
 
 
 _KERNELS = _Kernels(os.environ.get("CORDWOOD_KERNEL") or "auto")

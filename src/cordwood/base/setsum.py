@@ -36,7 +36,7 @@ someone who may choose the records.
 
 This module holds the value. `cordwood.base.items` makes items of Arrow columns and
 `cordwood.base.kernels` hashes them; both give plain columns, not yet reduced. Two kernels compute
-the same sums: hashlib, one call per record; and the vector kernel of `cordwood.base.keccak` (the
+the same sums: `cordwood.base.plain`, hashlib once per record; and `cordwood.base.keccak` (the
 `cordwood[fast]` extra), several times as fast but slow to load. `CORDWOOD_KERNEL` in the
 environment chooses, see `use_kernel`.
 """

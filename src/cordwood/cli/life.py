@@ -152,6 +152,12 @@ def release_pin(url: str, name: str, *, as_json: bool) -> None:
 @click.option("--grace-s", type=float, default=0.0, help="Wait longer than the log's grace.")
 @click.option("--rate", type=float, help="Objects deleted per second, at most.")
 @click.option("--wait-s", type=float, default=5.0, show_default=True)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="First end a collection that another program (wal3) abandoned. Make sure that it does not "
+    "run any more.",
+)
 @command
 def collect(
     url: str,
@@ -162,6 +168,7 @@ def collect(
     grace_s: float,
     rate: float | None,
     wait_s: float,
+    take_over: bool,
     as_json: bool,
 ) -> None:
     """Free what lies before every cursor of the log at URL.
@@ -177,6 +184,7 @@ def collect(
             grace_s=grace_s,
             rate=rate,
             wait_s=wait_s,
+            take_over=take_over,
             progress=progress,
         )
     if as_json:

@@ -19,6 +19,7 @@ from cordwood.base.errors import ConflictError, InvalidInputError, StateError, U
 from cordwood.fleet.dirty import MARK_INTERVAL_S, MARKS_MAX, PREFIX, DirtyLog
 from cordwood.fleet.pool import Pool
 from cordwood.fleet.rollup import QUIET_S, RollUpReport, roll_up
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.log import DEFAULT_OPTIONS, Log
 from cordwood.log.options import Options
 from cordwood.log.records import Headers
@@ -124,6 +125,11 @@ class Fleet:
         """Append Arrow data as one atomic batch; the first offset. See `Writer.append_arrow`."""
         async with self.writer(log_name) as writer:
             return await writer.append_arrow(data)
+
+    async def commit(self, log_name: str, staged: Sequence[Staged], token: Token) -> Committed:
+        """Make uploads visible in a log, and mark it. See `Log.commit`; stage with `Log.stage`."""
+        log = self._log(log_name)
+        return await log.commit(staged, token, before_naming=self._marker(log_name))
 
     async def find_write(self, log_name: str, error: UncertainError) -> int | None:
         """What became of an append that ended in UncertainError. See `Log.find_write`."""

@@ -35,6 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import UNSET
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -48,14 +49,15 @@ from cordwood.base.errors import (
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cursors import Cursors
-from cordwood.log.cut import Cut, make_cut, nodes_below
+from cordwood.log.cut import Cut, fragments_below, make_cut, nodes_below
 from cordwood.log.deletion import Deleter, Held, Progress, Slots
-from cordwood.log.format import Manifest, Position, encode
+from cordwood.log.format import BULK, Manifest, Position, encode
 from cordwood.log.garbage import (
     Garbage,
     GarbageExtension,
     GarbageSeen,
     Phase,
+    Upload,
     apply,
     empty,
     is_applied,
@@ -63,8 +65,9 @@ from cordwood.log.garbage import (
 )
 from cordwood.log.holds import age_us, let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
-from cordwood.log.objects import Loaded, LogObjects
-from cordwood.log.recovery import Tail, fence, next_tag
+from cordwood.log.objects import LogObjects
+from cordwood.log.recovery import Tail, check_has_tail, have_replaced, next_tag
+from cordwood.log.uploads import sweep_uploads
 from cordwood.store.api import Match, PutMode
 
 FRAGMENTS_MAX = 10_000
@@ -93,6 +96,8 @@ class CollectReport:
     """Which pins and forks kept something from being deleted."""
     due_s: float = 0.0
     """How long until what was unlinked may be deleted."""
+    skipped: str = ""
+    """What was left undone because something is damaged, if anything was."""
     gave_up: bool = False
     """Whether there was something to free, and the log changed under every try."""
 
@@ -138,6 +143,7 @@ class Collector:
             if seen.garbage.is_pending:
                 return seen.garbage
             manifest, etag = await self._objects.load()
+            check_has_tail(self._objects.name, manifest)
             cutoff = await self._cutoff(keep_from)
             try:
                 cut = await make_cut(
@@ -192,7 +198,12 @@ class Collector:
             drop_limit=cut.first_seq_no,
             discard_hex=cut.discarded.hexdigest(),
             first_to_keep=Position(cut.first_to_keep),
-            cordwood=GarbageExtension(self._entropy.token(), Phase.MARKED, etag),
+            cordwood=GarbageExtension(
+                self._entropy.token(),
+                Phase.MARKED,
+                etag,
+                uploads=await self._uploads(cut, manifest) or UNSET,
+            ),
         )
         if apply(manifest, garbage) is None:
             raise CorruptionError(
@@ -200,6 +211,13 @@ class Collector:
                 hint="run `cordwood log scrub`; nothing was changed",
             )
         return garbage
+
+    async def _uploads(self, cut: Cut, manifest: Manifest) -> tuple[Upload, ...]:
+        """Files that go and whose names do not follow from their slots."""
+        if BULK not in manifest.features:
+            return ()
+        gone = await fragments_below(self._objects, cut.dropped)
+        return tuple(Upload(f.path, f.seq_no) for f in gone if paths.is_bulk(f.path))
 
     # Unlink.
 
@@ -266,7 +284,7 @@ class Collector:
             before = await self._objects.load()
             manifest = before.manifest
             if not is_applied(manifest, garbage):
-                manifest = await self._bump(before)
+                manifest = await have_replaced(self._objects, self._entropy, before)
             if is_applied(manifest, garbage):
                 # Somebody did it before it was cancelled.
                 garbage = garbage.in_phase(Phase.UNLINKED)
@@ -276,14 +294,19 @@ class Collector:
             return garbage
         return (await self._load()).garbage
 
-    async def _bump(self, seen: Loaded) -> Manifest:
-        """Have the manifest replaced, by us or by somebody: what is the new one?"""
-        while True:
-            with suppress(ConflictError):
-                await fence(self._objects, self._entropy, seen)
-            now = await self._objects.load()
-            if now.etag != seen.etag:
-                return now.manifest
+    async def take_over(self) -> None:
+        """End a collection that another program began and will never finish; ours are left alone.
+
+        It is given up like one of our own: what the log is past already is swept a grace interval
+        from now, anything else stays in the log. While the other program runs, nobody can stop it
+        from doing the rest of its work, so only a person can know that this is safe.
+        """
+        garbage, etag = await load_garbage(self._objects)
+        if garbage.is_foreign:
+            check_has_tail(self._objects.name, (await self._objects.load()).manifest)
+            ours = GarbageExtension(self._entropy.token(), Phase.MARKED)
+            garbage = msgspec.structs.replace(garbage, cordwood=ours)
+            await self._cancel(GarbageSeen(garbage, etag))
 
     # Sweep.
 
@@ -315,7 +338,13 @@ class Collector:
         first_own = manifest.ancestors[-1].seq_no if manifest.ancestors else 0
         slots = Slots(max(garbage.drop_start, first_own), max(garbage.drop_limit, first_own))
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
-        gone = Held(log=manifest.incarnation, slots=(slots,), nodes=garbage.nodes_to_drop)
+        uploads = tuple(u for u in garbage.uploads if u.seq_no >= first_own)
+        gone = Held(
+            log=manifest.incarnation,
+            slots=(slots,),
+            nodes=garbage.nodes_to_drop,
+            uploads=uploads,
+        )
         await deleter.delete(gone, garbage.nonce)
         report.deleted, report.held = deleter.done.count, deleter.done.held
         place = garbage.first_to_keep.offset, garbage.drop_limit
@@ -356,11 +385,17 @@ class Collector:
             await let_go(self._objects, self._entropy, manifest, *place)
 
     async def sweep_held(self, *, rate: float | None = None) -> CollectReport:
-        """Delete what earlier collections left because it was held, and is held no more."""
+        """Delete what was left: because it was held, and is no more, or as an old upload."""
         deleter = Deleter(self._objects, self._entropy, rate=rate, progress=self._progress)
         await deleter.delete_held((await self._load()).garbage.nonce)
         await self._let_go()
-        return CollectReport(deleted=deleter.done.count, held=deleter.done.held)
+        report = CollectReport(deleted=deleter.done.count, held=deleter.done.held)
+        try:
+            report.deleted += await sweep_uploads(self._objects, self._entropy)
+        except CorruptionError as error:
+            # A damaged node hides what it names; what can be collected need not wait for that.
+            report.skipped = f"uploads were not swept: {error.message}"
+        return report
 
     # All of it.
 
@@ -373,6 +408,7 @@ class Collector:
         grace_s: float = 0.0,
         rate: float | None = None,
         wait_s: float = 5.0,
+        take_over: bool = False,
     ) -> CollectReport:
         """One pass: finish what was begun, then free what can be freed now.
 
@@ -383,6 +419,8 @@ class Collector:
         _check_pace(grace_s, rate)
         total = CollectReport()
         before, _ = await self._objects.load()
+        if take_over:
+            await self.take_over()
         _add(total, await self.sweep_held(rate=rate))
         _, swept = await self.sweep(grace_s=grace_s, rate=rate)
         _add(total, swept)
@@ -452,8 +490,10 @@ class Collector:
         seen = await load_garbage(self._objects)
         if seen.garbage.is_foreign:
             raise StateError(
-                f"log {self._objects.name!r} is being collected by another program",
-                hint="let it finish",
+                f"log {self._objects.name!r} is being collected by another program, whose work is "
+                f"in {self._objects.key(paths.GARBAGE)}",
+                hint="let it finish; if it never will, make sure that it does not run any more, "
+                "and collect with take_over=True or `cordwood log collect --take-over`",
             )
         return seen
 
@@ -504,6 +544,7 @@ def _add(total: CollectReport, part: CollectReport) -> None:
     total.deleted += part.deleted
     total.due_s = part.due_s
     total.held += [what for what in part.held if what not in total.held]
+    total.skipped = total.skipped or part.skipped
 
 
 def _busy(name: str) -> StateError:

@@ -41,7 +41,7 @@ from cordwood.log.cut import Cut, cut_for
 from cordwood.log.fetch import decode_table
 from cordwood.log.format import Fragment, Manifest, Node, NodePointer, WriterTag, encode
 from cordwood.log.objects import LogObjects
-from cordwood.log.recovery import tail_of
+from cordwood.log.recovery import check_has_tail, tail_of
 from cordwood.store.api import ServerCopies
 from cordwood.store.streams import as_generator
 
@@ -102,6 +102,7 @@ async def copy(
         CorruptionError: the source is damaged. There is no log at the target then.
     """
     manifest, _ = await source.load()
+    check_has_tail(source.name, manifest)
     await _check_free(target)
     incarnation = entropy.token()
     at_us = (await tail_of(source, manifest)).at_us

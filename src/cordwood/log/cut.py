@@ -230,3 +230,15 @@ async def nodes_below(objects: LogObjects, pointers: Sequence[Pointer]) -> list[
             for node in await asyncio.gather(*(objects.read_node(p) for p in some)):
                 level += node.nodes
     return found
+
+
+async def fragments_below(objects: LogObjects, pointers: Sequence[Pointer]) -> list[Fragment]:
+    """Every fragment of these subtrees. Reads all of their nodes."""
+    found = [p for p in pointers if isinstance(p, Fragment)]
+    level = [p for p in pointers if isinstance(p, NodePointer)]
+    while level:
+        some, level = level[:NODES_AT_ONCE], level[NODES_AT_ONCE:]
+        for node in await asyncio.gather(*(objects.read_node(p) for p in some)):
+            found += node.fragments
+            level += node.nodes
+    return found

@@ -27,6 +27,7 @@ from cordwood.base.clock import Entropy
 from cordwood.base.errors import CorruptionError, NotFoundError, StateError
 from cordwood.log import paths
 from cordwood.log.format import FORMAT, Manifest, NodePointer, decode, encode
+from cordwood.log.garbage import Upload, check_uploads
 from cordwood.log.holds import Hold, live_holds
 from cordwood.log.objects import LogObjects
 
@@ -55,13 +56,26 @@ class Held(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The log's incarnation."""
     slots: tuple[Slots, ...]
     nodes: tuple[NodePointer, ...]
+    uploads: tuple[Upload, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return not self.slots and not self.nodes and not self.uploads
+
+    def paths(self) -> list[str]:
+        """Of what has a name of its own."""
+        return [*(node.path for node in self.nodes), *(upload.path for upload in self.uploads)]
 
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless it can be one."""
         is_wrong = any(not 0 <= s.first_seq_no <= s.limit_seq_no for s in self.slots)
-        is_wrong |= any(n.path != paths.node(n.setsum_hex) for n in self.nodes)
+        is_wrong |= any(
+            not paths.is_node(n.path, n.setsum_hex, n.start, n.limit) for n in self.nodes
+        )
         if self.format != FORMAT or is_wrong:
             raise CorruptionError(f"{where}: not a list of what is held", where=where)
+        check_uploads(self.uploads, where)
 
 
 @dataclass(slots=True)
@@ -127,34 +141,37 @@ class Deleter:
             log=garbage.log,
             slots=tuple(_merged(_common(s, h) for s in slots for h in holds)),
             nodes=tuple(n for n in garbage.nodes if any(_overlaps(n, h) for h in holds)),
+            uploads=tuple(u for u in garbage.uploads if any(_has(h, u) for h in holds)),
         )
         self._note(kept, holds)
         if is_known and kept == garbage:
             return
         key = self._objects.key(paths.held(nonce))
-        if kept.slots or kept.nodes:
+        if not kept.is_empty:
             await self._objects.store.put(key, encode(kept, key), "overwrite")
         free = _without(slots, kept.slots)
-        kept_paths = {node.path for node in kept.nodes}
-        nodes = [node.path for node in garbage.nodes if node.path not in kept_paths]
-        total = sum(map(len, free)) + len(nodes)
-        await self._delete_keys(self._keys(free, nodes), total, garbage)
-        if not kept.slots and not kept.nodes:
+        kept_paths = set(kept.paths())
+        named = [path for path in garbage.paths() if path not in kept_paths]
+        total = sum(map(len, free)) + len(named)
+        await self._delete_keys(self._keys(free, named), total, garbage)
+        if kept.is_empty:
             await self._objects.store.delete([key])
 
     def _note(self, kept: Held, holds: Iterable[Hold]) -> None:
         for hold in holds:
-            is_needed = any(len(_common(s, hold)) for s in kept.slots) or any(
-                _overlaps(n, hold) for n in kept.nodes
+            is_needed = (
+                any(len(_common(s, hold)) for s in kept.slots)
+                or any(_overlaps(n, hold) for n in kept.nodes)
+                or any(_has(hold, u) for u in kept.uploads)
             )
             if is_needed and hold.what not in self.done.held:
                 self.done.held.append(hold.what)
 
-    def _keys(self, slots: Iterable[Slots], nodes: Iterable[str]) -> Iterator[str]:
+    def _keys(self, slots: Iterable[Slots], named: Iterable[str]) -> Iterator[str]:
         for run in slots:
             for number in range(run.first_seq_no, run.limit_seq_no):
                 yield self._objects.key(paths.fragment(number))
-        for path in nodes:
+        for path in named:
             yield self._objects.key(path)
 
     async def _delete_keys(self, keys: Iterator[str], total: int, garbage: Held) -> None:
@@ -180,6 +197,7 @@ def _check_passed(name: str, manifest: Manifest, garbage: Held) -> None:
             hint="what is left of the old one goes when the new one is destroyed",
         )
     is_passed = all(s.limit_seq_no <= manifest.first_seq_no for s in garbage.slots if len(s))
+    is_passed &= all(u.seq_no < manifest.first_seq_no for u in garbage.uploads)
     if not is_passed or any(n.start >= manifest.oldest_offset for n in garbage.nodes):
         raise CorruptionError(
             f"log {name!r}: the manifest has gone back before what is being deleted",
@@ -189,6 +207,10 @@ def _check_passed(name: str, manifest: Manifest, garbage: Held) -> None:
 
 def _overlaps(node: NodePointer, hold: Hold) -> bool:
     return max(node.start, hold.start) < min(node.limit, hold.limit)
+
+
+def _has(hold: Hold, upload: Upload) -> bool:
+    return hold.first_seq_no <= upload.seq_no < hold.limit_seq_no
 
 
 def _common(slots: Slots, hold: Hold) -> Slots:

@@ -5,7 +5,7 @@
     look     nothing under the name that is not understood, no fork that shares files
     fence    a seal with the reason "destroyed": no writer gets in, nothing new can rely on the log
     look     again: what came in before the fence is seen now
-    delete   fragments, nodes, cursors, garbage, pins, intents, holds of forks that are gone
+    delete   fragments, nodes, cursors, garbage, pins, intents, producers, holds of forks gone
     release  its own holds on the logs it was forked from
     delete   MANIFEST; then what slow writers put meanwhile
 
@@ -52,6 +52,7 @@ ORDER = (
     "gc/",
     paths.PIN_PREFIX,
     paths.INTENT_PREFIX,
+    paths.PRODUCER_PREFIX,
     paths.FORK_PREFIX,
 )
 
@@ -105,7 +106,7 @@ class Destroyer:
 
     async def _check_exists(self) -> None:
         try:
-            await self._objects.load(unborn=True)
+            await self._objects.look()
         except NotFoundError as error:
             async for meta in self._objects.list(""):
                 raise NotFoundError(
@@ -148,7 +149,8 @@ class Destroyer:
         forks = [hold.what for hold in holds if hold.what.startswith("fork")]
         if forks:
             raise self._refusal(
-                f"its files are shared by {_some(forks)}", "destroy the forks first"
+                f"its files are shared by {_some(forks)}",
+                "destroy the forks first, through a store whose root is above them all",
             )
         return count
 
@@ -159,7 +161,7 @@ class Destroyer:
     async def _is_still(self, doomed: Manifest) -> bool:
         """Rule 4: whether the log that we sealed is still there."""
         try:
-            manifest, _ = await self._objects.load(unborn=True)
+            manifest, _ = await self._objects.look()
         except NotFoundError:
             return False
         is_doomed = manifest.seal is not None and manifest.seal.is_destruction
@@ -198,7 +200,7 @@ class Destroyer:
     async def _release_holds(self, doomed: Manifest) -> None:
         """Let the ancestors of a fork go: it needs nothing of theirs any more."""
         path = paths.fork(doomed.incarnation)
-        holds = [f"{ancestor.log}/{path}" for ancestor in doomed.ancestors]
+        holds = [f"{self._objects.name_of(a)}/{path}" for a in doomed.ancestors]
         if holds:
             await self._objects.store.delete(holds)
 

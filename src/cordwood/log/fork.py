@@ -7,8 +7,8 @@
              └── files of orders ──┘  └ files of trial
 
 The fork's manifest has the parent's pointers, and says up to which offset they lie under the
-parent's name. Offsets and slots go on where the parent's ended. A fork of a fork shares the files
-of both. The format is in docs/formats/log.md, section 9.
+parent's name, as seen from the fork: `../orders`. Offsets and slots go on where the parent's ended.
+A fork of a fork shares the files of both. The format is in docs/formats/log.md, section 9.
 
 What is shared is held (log/holds.py), in every log that has a part of it, until the fork has
 collected it or is gone. Four steps, none of which relies on time:
@@ -50,7 +50,7 @@ from cordwood.log.cut import Cut, cut_for, first_wanted
 from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, WriterTag, encode
 from cordwood.log.holds import ForkRecord, prove_not_collected
 from cordwood.log.objects import LogObjects
-from cordwood.log.recovery import tail_of
+from cordwood.log.recovery import check_has_tail, tail_of
 
 TRIES_MAX = 5
 """Times a fork from the oldest record on begins again because that was collected under it."""
@@ -69,8 +69,12 @@ async def fork(
         CollectedError: `start` has been collected, or is about to be.
         ContendedError: somebody else forks onto the same name.
         InvalidInputError: there is no such offset.
+        StateError: the parent is being destroyed, or has a root of another program's that cannot be
+            written again.
     """
     manifest, _ = await parent.load()
+    _check_lives(parent.name, manifest)
+    check_has_tail(parent.name, manifest)
     first_wanted(parent.name, manifest, start)
     etag = ""
     for _ in range(TRIES_MAX):
@@ -108,7 +112,7 @@ async def _begin(child: LogObjects, incarnation: str, etag: str, entropy: Entrop
     try:
         return await child.create(unborn)
     except AlreadyExistsError:
-        there, etag = await child.load(unborn=True)
+        there, etag = await child.look()
         if not there.is_unborn:
             raise AlreadyExistsError(
                 f"the log {child.name!r} exists already", hint="fork onto another name"
@@ -131,6 +135,7 @@ async def _share(
 ) -> Manifest:
     """Steps b and c: the finished manifest, with everything it names held."""
     manifest, _ = await parent.load()
+    _check_lives(parent.name, manifest)
     tag = WriterTag(incarnation, entropy.token(), incarnation, 0)
     try:
         cut = await cut_for(parent, manifest, start, child, str(tag))
@@ -140,13 +145,12 @@ async def _share(
             await prove_not_collected(parent, first_wanted(parent.name, manifest, start))
         raise
     tag = tag._replace(tail_us=(await tail_of(parent, manifest)).at_us)
-    itself = Ancestor(parent.name, manifest.next_offset, manifest.next_seq_no)
-    needed = [a for a in manifest.ancestors if a.limit > cut.first_to_keep]
-    ancestors = (*needed, itself)
+    ancestors = _ancestors(parent, child, manifest, cut.first_to_keep)
     keys = []
     for ancestor in ancestors if cut.kept else ():
-        keys.append(f"{ancestor.log}/{paths.fork(incarnation)}")
-        record = _record(child.name, cut, ancestor, entropy)
+        name = child.name_of(ancestor)
+        keys.append(f"{name}/{paths.fork(incarnation)}")
+        record = _record(paths.relative_name(name, child.name), cut, ancestor, entropy)
         await child.store.put(keys[-1], encode(record, keys[-1]), "create")
     try:
         _check_same(parent.name, manifest, await prove_not_collected(parent, cut.first_to_keep))
@@ -157,6 +161,18 @@ async def _share(
     return tree.heir(manifest, cut.kept, *place, tag, ancestors)
 
 
+def _ancestors(
+    parent: LogObjects, child: LogObjects, manifest: Manifest, oldest: int
+) -> tuple[Ancestor, ...]:
+    """Whose files the child shares from `oldest` on, by the names that it has for them."""
+    above = [(parent.name_of(a), a.limit, a.seq_no) for a in manifest.ancestors if a.limit > oldest]
+    itself = (parent.name, manifest.next_offset, manifest.next_seq_no)
+    return tuple(
+        Ancestor(paths.relative_name(child.name, name), limit, seq_no)
+        for name, limit, seq_no in (*above, itself)
+    )
+
+
 def _record(child: str, cut: Cut, ancestor: Ancestor, entropy: Entropy) -> ForkRecord:
     """What a fork holds of one log.
 
@@ -164,13 +180,20 @@ def _record(child: str, cut: Cut, ancestor: Ancestor, entropy: Entropy) -> ForkR
     """
     return ForkRecord(
         log=child,
-        parent=ancestor.log,
         start=cut.first_to_keep,
         limit=ancestor.limit,
         first_seq_no=cut.first_seq_no,
         limit_seq_no=ancestor.seq_no,
         writer=f"cordwood/1 write={entropy.token()}",
     )
+
+
+def _check_lives(name: str, manifest: Manifest) -> None:
+    if manifest.seal is not None and manifest.seal.is_destruction:
+        raise StateError(
+            f"log {name!r} is being destroyed, so it cannot be forked",
+            hint="nothing of it can be kept any more",
+        )
 
 
 def _check_same(name: str, before: Manifest, after: Manifest) -> None:

@@ -19,7 +19,7 @@ LOG-3  nodes, then fragments, are contiguous: each starts where the one before e
 LOG-4  sequence numbers of fragments increase; they are consecutive unless the feature `gaps` is on.
 LOG-5  initial_offset, if present, is the oldest offset; initial_seq_no is above no fragment's.
 LOG-6  every path stays inside the log; a slot's path names its sequence number; a node's path ends
-       in its setsum.
+       in its setsum, or over uploads in the digest of its setsum and its place.
 LOG-7  a node holds nodes or fragments, never both, never nothing; its depth is more than its
        children's; its setsum is the sum of theirs.
 LOG-8  where there is a node there is a fragment: the newest is always in the root, because the next
@@ -52,12 +52,17 @@ FORMAT = 1
 GRACE_S_DEFAULT = 600
 U64_LIMIT = 2**64
 
+BULK = "bulk"
 COLUMNS = "columns"
 FORK = "fork"
 GAPS = "gaps"
 GRACE = "grace"
+PRODUCERS = "producers"
 SEAL = "seal"
-KNOWN_FEATURES = frozenset({COLUMNS, FORK, GAPS, GRACE, SEAL})
+KNOWN_FEATURES = frozenset({BULK, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL})
+
+STAGED_GRACES = 144
+"""Grace intervals after which an upload that nobody committed is swept: a day, by default."""
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,11 +153,43 @@ class Ancestor(Struct, frozen=True, forbid_unknown_fields=True):
     """A log whose files a fork shares: pointers up to `limit` lie there."""
 
     log: str
-    """Its name, in the same store."""
+    """Its name, relative to the fork's: `../orders` (log/paths.py)."""
     limit: int
     """The first offset that is not its."""
     seq_no: int
     """The first slot that is not its."""
+
+
+class Producer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who committed in bulk, and its last batch: the same batch is never committed again."""
+
+    id: str
+    batch: int
+    nonce: str
+    records: int
+    offset: int
+    """Of the batch's first record."""
+    at_us: int
+    once: bool = False
+    """Whether nobody will ask for it any more when its uploads would have been swept."""
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        is_range = 0 <= self.offset <= self.offset + self.records < OFFSET_LIMIT
+        if not self.id or not is_range or not 0 <= self.batch < OFFSET_LIMIT:
+            raise _broken("LOG-9", where, "a producer", str(self))
+
+
+class Remembered(Struct, frozen=True, forbid_unknown_fields=True):
+    """The object producer/<hash>.json: a producer that has left the manifest."""
+
+    log: str
+    """The log's incarnation: one left by an earlier log of this name means nothing."""
+    producer: Producer
+
+    def check(self, where: str, *, writing: bool) -> None:
+        """Raise unless it can be one."""
+        self.producer.check(where, writing=writing)
 
 
 class Extension(Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,6 +203,8 @@ class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """With `fork`: whose files it shares, the oldest first; empty until the fork is finished."""
     seal: Seal | UnsetType = UNSET
     """With `seal`: why and when the log ended."""
+    producers: tuple[Producer, ...] | UnsetType = UNSET
+    """With `producers`: the latest who committed in bulk, the latest last."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,6 +287,18 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.cordwood is UNSET or self.cordwood.fork is UNSET:
             return ()
         return self.cordwood.fork
+
+    @property
+    def producers(self) -> tuple[Producer, ...]:
+        """The latest who committed in bulk."""
+        if self.cordwood is UNSET or self.cordwood.producers is UNSET:
+            return ()
+        return self.cordwood.producers
+
+    @property
+    def staged_s(self) -> int:
+        """How old an upload is when it is swept; one half as old is committed no more."""
+        return STAGED_GRACES * self.grace_s
 
     @property
     def is_unborn(self) -> bool:
@@ -391,6 +442,8 @@ def check_manifest(
     _check_pointers(nodes, fragments, where)
     if nodes and fragments and nodes[-1].limit != fragments[0].start:
         raise _broken("LOG-3", where, f"fragments from {nodes[-1].limit}", str(fragments[0].start))
+    if BULK not in manifest.features and any(paths.is_bulk(f.path) for f in fragments):
+        raise _broken("LOG-9", where, "the feature bulk", "an upload without it")
     if writing and nodes and not fragments:
         raise _broken("LOG-8", where, "a fragment in the root", "nodes only")
     if writing and GAPS not in manifest.features:
@@ -422,8 +475,7 @@ def check_node(node: Node, where: str | None = None) -> None:
     _check_pointers(node.nodes, node.fragments, where)
     if not 0 < node.depth <= NODE_DEPTH_MAX or any(c.depth >= node.depth for c in node.nodes):
         raise _broken("LOG-7", where, "a depth above its children's", str(node.depth))
-    if node.path != paths.node(node.setsum_hex):
-        raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
+    _check_node_path(node.pointer(), where)
     _check_sum("LOG-7", where, node.setsum_hex, (), node.nodes, node.fragments)
 
 
@@ -446,10 +498,14 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         raise _broken("LOG-9", where, "seal exactly with the feature seal", "one without it")
     if (FORK in extension.features) != (extension.fork is not UNSET):
         raise _broken("LOG-9", where, "fork exactly with the feature fork", "one without it")
+    if (PRODUCERS in extension.features) != (extension.producers is not UNSET):
+        raise _broken("LOG-9", where, "producers exactly with that feature", "one without it")
+    for producer in manifest.producers:
+        producer.check(where, writing=False)
     limit = 0
     for ancestor in manifest.ancestors:
         # Equal where a fork was forked before it had anything of its own.
-        if not (paths.is_log_name(ancestor.log) and limit <= ancestor.limit < OFFSET_LIMIT):
+        if not (paths.is_relative_name(ancestor.log) and limit <= ancestor.limit < OFFSET_LIMIT):
             raise _broken("LOG-9", where, "ancestors with rising limits", str(ancestor))
         limit = ancestor.limit
 
@@ -488,7 +544,11 @@ def _check_pointers(
 def _check_node_pointer(node: NodePointer, where: str) -> None:
     if not 0 < node.depth <= NODE_DEPTH_MAX:
         raise _broken("LOG-7", where, f"depth 1 to {NODE_DEPTH_MAX}", str(node.depth))
-    if node.path != paths.node(node.setsum_hex):
+    _check_node_path(node, where)
+
+
+def _check_node_path(node: NodePointer, where: str) -> None:
+    if not paths.is_node(node.path, node.setsum_hex, node.start, node.limit):
         raise _broken("LOG-6", where, paths.node(node.setsum_hex), node.path)
 
 

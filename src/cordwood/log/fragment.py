@@ -42,9 +42,11 @@ from cordwood.log.format import Fragment
 from cordwood.log.pages import UnusualError, sum_bodies
 from cordwood.log.records import (
     BODY,
+    EXTRA,
     FULL_SCHEMA,
     OFFSET,
     PLAIN_SCHEMA,
+    RELATIVE_OFFSET,
     Content,
 )
 from cordwood.store.api import Buffer
@@ -55,10 +57,11 @@ LINK_KEY = b"cordwood"
 FOOTER_PEEK_BYTES = 64 * 1024
 """Enough to hold the footer of any fragment we write: it has one row group."""
 
+OFFSET_NAMES = ("offset", "relative_offset")
 _CHECKSUM_MARK = b'"xxh3":"'
 _CHECKSUM_BLANK = b"0" * 16
 _MAGIC = b"PAR1"
-_DELTA = {"offset": "DELTA_BINARY_PACKED", "timestamp_us": "DELTA_BINARY_PACKED"}
+_DELTA = dict.fromkeys(("offset", "relative_offset", "timestamp_us"), "DELTA_BINARY_PACKED")
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -74,18 +77,19 @@ class Link(msgspec.Struct, frozen=True):
     xxh3: str = _CHECKSUM_BLANK.decode()
 
 
-def build_table(content: Content, start: int, timestamp_us: int) -> pa.Table:
-    """The content with its offsets and timestamp."""
+def build_table(
+    content: Content, start: int, timestamp_us: int, *, relative: bool = False
+) -> pa.Table:
+    """The content with its offsets and timestamp; `relative` offsets are counted from 0."""
     count = len(content)
     offsets = pa.array(np.arange(start, start + count, dtype=np.uint64))
     stamps = pa.array(np.full(count, timestamp_us, dtype=np.uint64))
-    if not content.extra:
-        return pa.Table.from_arrays([offsets, stamps, content.body], schema=PLAIN_SCHEMA)
     extra = content.extra
-    return pa.Table.from_arrays(
-        [offsets, stamps, content.body, extra["key"], extra["headers"], extra["stream"]],
-        schema=FULL_SCHEMA,
-    )
+    schema = FULL_SCHEMA if extra else PLAIN_SCHEMA
+    if relative:
+        schema = schema.set(0, RELATIVE_OFFSET)
+    columns = [offsets, stamps, content.body, *(extra[f.name] for f in EXTRA if extra)]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
@@ -100,7 +104,7 @@ def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
         use_dictionary=False,
         write_statistics=False,
         store_schema=False,
-        column_encoding=_DELTA,
+        column_encoding={name: how for name, how in _DELTA.items() if name in table.schema.names},
     ) as writer:
         writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
         writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -193,12 +197,13 @@ def _sum_in_place(data: Buffer, where: str) -> tuple[pa.Table, str]:
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        if file.schema_arrow.types != PLAIN_SCHEMA.types:
+        schema = file.schema_arrow
+        if schema.types != PLAIN_SCHEMA.types or schema.names[0] not in OFFSET_NAMES:
             raise UnusualError("other columns")
-        table = file.read(columns=["offset", "timestamp_us"], use_threads=False)
+        table = file.read(columns=schema.names[:2], use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
-    if table.schema.names != PLAIN_SCHEMA.names[:2] or any(c.null_count for c in table.columns):
+    if table.schema.names[1:] != ["timestamp_us"] or any(c.null_count for c in table.columns):
         raise UnusualError("other columns")
     offsets, stamps = (column.to_numpy() for column in table.columns)
     total = sum_bodies(np.frombuffer(data, np.uint8), file, offsets, stamps)

@@ -20,6 +20,7 @@ A garbage fits a manifest or it does not; the tree may have been folded since it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -55,6 +56,13 @@ class Phase(StrEnum):
     """The manifest no longer names it; the grace interval runs."""
 
 
+class Upload(Struct, frozen=True, forbid_unknown_fields=True):
+    """A fragment that came by a bulk commit: its name does not follow from its slot."""
+
+    path: str
+    seq_no: int
+
+
 class GarbageExtension(Struct, frozen=True, forbid_unknown_fields=True):
     """What wal3 does not have."""
 
@@ -64,6 +72,8 @@ class GarbageExtension(Struct, frozen=True, forbid_unknown_fields=True):
     manifest: str = ""
     """The etag of the manifest it was computed from."""
     format: int = FORMAT
+    uploads: tuple[Upload, ...] | UnsetType = UNSET
+    """Which of the fragments that go are uploads, if any are."""
 
 
 class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +105,13 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "" if self.cordwood is UNSET else self.cordwood.nonce
 
     @property
+    def uploads(self) -> tuple[Upload, ...]:
+        """Which of the fragments that go are uploads."""
+        if self.cordwood is UNSET or self.cordwood.uploads is UNSET:
+            return ()
+        return self.cordwood.uploads
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another program's collection is under way."""
         return self.cordwood is UNSET and self.phase is not Phase.EMPTY
@@ -122,8 +139,17 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for node in self.nodes_to_make:
             check_node(node, f"{where}: {node.path}")
         for pointer in self.nodes_to_drop:
-            if pointer.path != paths.node(pointer.setsum_hex):
+            place = pointer.start, pointer.limit
+            if not paths.is_node(pointer.path, pointer.setsum_hex, *place):
                 raise CorruptionError(f"{where}: {pointer.path} is no node's name", where=where)
+        check_uploads(self.uploads, where)
+
+
+def check_uploads(uploads: Iterable[Upload], where: str) -> None:
+    """Raise unless each can be an upload of the log."""
+    for upload in uploads:
+        if not paths.is_known(upload.path) or not paths.is_bulk(upload.path) or upload.seq_no < 0:
+            raise CorruptionError(f"{where}: {upload.path} is no upload's name", where=where)
 
 
 class GarbageSeen(NamedTuple):

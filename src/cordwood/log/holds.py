@@ -27,6 +27,7 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     CorruptionError,
+    FormatError,
     NotFoundError,
     UnsupportedError,
 )
@@ -95,9 +96,7 @@ class ForkRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     format: int = FORMAT
     log: str
-    """The fork's name, in the same store."""
-    parent: str
-    """The name of the log held, as who forked it saw the store: it shows how to read `log`."""
+    """The fork's name, relative to the log that is held: `../trial` (log/paths.py)."""
     start: int
     """What lies before it the fork has collected. It only rises."""
     limit: int
@@ -109,6 +108,8 @@ class ForkRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raise unless it can be a fork's hold."""
         _check_format(self.format, where)
         _check_range(self, where)
+        if not paths.is_relative_name(self.log):
+            raise CorruptionError(f"{where}: {self.log!r} cannot name a fork", where=where)
 
 
 def _check_format(found: int, where: str) -> None:
@@ -260,9 +261,7 @@ def ended(pin: PinRecord, entropy: Entropy) -> PinRecord:
 async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
     """A fork's hold counts while a log of its name and incarnation exists, finished or not.
 
-    Names depend on where a store begins: `orders` of `file:wood/team` is `team/orders` of
-    `file:wood`. Whoever has another name for this log would not find the fork, and cannot tell
-    whether it is gone: then the hold counts.
+    It also counts where that cannot be found out.
     """
     try:
         data, _ = await objects.store.get(key)
@@ -270,20 +269,23 @@ async def _live_fork(objects: LogObjects, key: str) -> Hold | None:
         return None
     record = decode(ForkRecord, data, key)
     incarnation = key.removeprefix(objects.key(paths.FORK_PREFIX)).removesuffix(".json")
-    if record.parent == objects.name and await _is_gone(objects, record.log, incarnation):
+    name = paths.resolve_name(objects.name, record.log)
+    if name is not None and await _is_gone(objects, name, incarnation):
         # It was destroyed. An incarnation comes only once, so nobody else has this key.
         await objects.store.delete([key])
         return None
-    what = f"fork {record.log!r}"
+    what = f"fork {name!r}" if name else f"fork {record.log!r} above the root of this store"
     return Hold(what, record.start, record.limit, record.first_seq_no, record.limit_seq_no)
 
 
 async def _is_gone(objects: LogObjects, name: str, incarnation: str) -> bool:
-    """Whether there is no such fork in this store any more."""
+    """Whether it is certain that there is no such fork any more."""
     try:
-        manifest, _ = await LogObjects(objects.store, name).load(unborn=True)
+        manifest, _ = await LogObjects(objects.store, name).look()
     except NotFoundError:
         return True
+    except FormatError:
+        return False
     tag = WriterTag.parse(manifest.writer)
     return tag is not None and tag.incarnation != incarnation
 
@@ -302,7 +304,7 @@ async def let_go(
     pins = await _live_pins(objects, entropy)
     start, first_seq_no = min([(start, first_seq_no), *((p.start, p.first_seq_no) for p in pins)])
     for ancestor in manifest.ancestors:
-        key = f"{ancestor.log}/{paths.fork(tag.incarnation)}"
+        key = f"{objects.name_of(ancestor)}/{paths.fork(tag.incarnation)}"
         try:
             data, etag = await objects.store.get(key)
         except NotFoundError:

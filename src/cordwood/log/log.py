@@ -7,14 +7,18 @@ the log's whole state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
+
+import pyarrow as pa
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError, UncertainError
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
+from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.copy import CopyReport, copy
 from cordwood.log.copy import Progress as CopyProgress
@@ -30,6 +34,7 @@ from cordwood.log.format import (
     WriterTag,
     is_grace,
 )
+from cordwood.log.fragment import Compression
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
@@ -109,10 +114,18 @@ class Log:
     def from_url(cls, url: str, **options: Any) -> Self:
         """The log that a single URL names: the last segment is the log, the rest is the store.
 
+        A double slash says that the store ends earlier. Only a fork that shares files with a log of
+        another folder needs it: the store must hold both.
+
         >>> Log.from_url("memory:wood/orders").name
         'orders'
+        >>> Log.from_url("memory:wood//team/orders").name
+        'team/orders'
         """
-        head, slash, name = url.rstrip("/").rpartition("/")
+        head, slash, name = url.rstrip("/").rpartition("//")
+        if head.rstrip("/").endswith(":") or not head.rstrip("/"):
+            # These were the slashes of a scheme, or there are none.
+            head, slash, name = url.rstrip("/").rpartition("/")
         if not slash or not name or head.endswith((":", ":/")):
             raise InvalidInputError(
                 f"{url!r} does not name a log",
@@ -123,7 +136,8 @@ class Log:
     @property
     def url(self) -> str:
         """The URL that `from_url` takes."""
-        return f"{self.store.url.rstrip('/')}/{self.name}"
+        slash = "//" if "/" in self.name else "/"
+        return f"{self.store.url.rstrip('/')}{slash}{self.name}"
 
     def __repr__(self) -> str:
         return f"Log({self.url!r})"
@@ -187,6 +201,44 @@ class Log:
 
         clock, entropy = self._clock, self._entropy
         return Writer(self._objects, options, clock, entropy, prepare, before_naming)
+
+    # Many who write at once.
+
+    async def stage(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        token: Token,
+        *,
+        compression: Compression = DEFAULT_OPTIONS.compression,
+    ) -> Staged:
+        """Upload records for a bulk commit: nobody sees them until then. See log/bulk.py.
+
+        Any number of processes may stage for one token, at once. Columns as for `append_arrow`.
+        """
+        clock, entropy = self._clock, self._entropy
+        return await stage(self._objects, clock, entropy, data, token, compression)
+
+    async def commit(
+        self,
+        staged: Sequence[Staged],
+        token: Token,
+        *,
+        before_naming: BeforeNaming | None = None,
+    ) -> Committed:
+        """Make uploads visible, in this order: all of them, once, however often it is called.
+
+        Args:
+            staged: what was staged for this token.
+            token: who commits, and which of its batches.
+            before_naming: as for a writer.
+
+        Raises:
+            StateError: the log is sealed; or the token was committed with another number of
+                records, or is older than what its producer committed last; or an upload is gone.
+            InvalidInputError: an upload was staged for another token.
+        """
+        committer = Committer(self._objects, self._clock, self._entropy, before_naming)
+        return await committer.commit(staged, token)
 
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `async with`. With `pin`, of what that pin holds."""
@@ -279,11 +331,13 @@ class Log:
             CollectedError: `start` has been collected, or is about to be.
             ContendedError: somebody else forks onto `other`.
             InvalidInputError: `other` lies in another store, or there is no such offset.
+            StateError: this log is being destroyed.
         """
         if not self.store.is_same_as(other.store):
             raise InvalidInputError(
                 f"{other!r} lies in another store than {self!r}: a fork shares its parent's files",
-                hint="use copy, which moves them",
+                hint="name both through one store, whose root is above them, or use copy, which "
+                "moves the files",
             )
         await verify_conditional_puts(other.store)
         await fork(self._objects, other._objects, self._entropy, start)
@@ -360,6 +414,7 @@ class Log:
         grace_s: float = 0.0,
         rate: float | None = None,
         wait_s: float = 5.0,
+        take_over: bool = False,
         progress: CollectProgress | None = None,
     ) -> CollectReport:
         """Free what lies before every cursor: mark, unlink, sweep. See log/collect.py.
@@ -371,10 +426,12 @@ class Log:
             grace_s: wait longer than the log's grace interval before deleting.
             rate: objects deleted per second at most.
             wait_s: wait so long for the grace interval; else the next collection deletes.
+            take_over: first end a collection that another program (wal3) abandoned. Make sure that
+                it does not run any more: nothing can stop it from unlinking and deleting.
             progress: called while it deletes.
 
         Raises:
-            StateError: there is no cursor, or too much would go.
+            StateError: there is no cursor, too much would go, or another program collects.
         """
         return await self._collector(progress).collect(
             keep_from=keep_from,
@@ -383,6 +440,7 @@ class Log:
             grace_s=grace_s,
             rate=rate,
             wait_s=wait_s,
+            take_over=take_over,
         )
 
     # How a log ends.

@@ -58,18 +58,54 @@ class LogObjects:
         """The store's key of what a pointer names: in a fork it may be an ancestor's."""
         for ancestor in self._ancestors:
             if pointer.limit <= ancestor.limit:
-                return f"{ancestor.log}/{pointer.path}"
+                return f"{self.name_of(ancestor)}/{pointer.path}"
         return self.key(pointer.path)
+
+    def name_of(self, ancestor: Ancestor) -> str:
+        """The name that an ancestor has in this store.
+
+        Raises:
+            StateError: it lies above the store's root.
+        """
+        name = paths.resolve_name(self.name, ancestor.log)
+        if name is None:
+            missing = paths.folders_missing(self.name, ancestor.log)
+            raise StateError(
+                f"the log {self.name!r} is a fork, and shares files of {ancestor.log}, which lies "
+                "above the root of this store",
+                hint=f"open the store at a higher root, by {missing} at least, and the log by its "
+                "longer name; in a URL, // says where the store ends: file:///data//team/orders",
+            )
+        return name
 
     # The manifest.
 
-    async def load(self, *, unborn: bool = False) -> Loaded:
+    async def load(self) -> Loaded:
         """The manifest as it is now. One GET.
 
         Raises:
             NotFoundError: there is no such log.
-            StateError: it is a fork that was not finished (unless `unborn`).
+            StateError: it is a fork that was not finished, or shares files of a log that lies above
+                the root of the store.
             CorruptionError, UnsupportedError: there is one that cannot be used.
+        """
+        manifest, etag = await self.look()
+        if manifest.is_unborn:
+            raise StateError(
+                f"the log {self.name!r} is a fork that was begun and not finished",
+                hint="destroy it, and fork again",
+            )
+        for ancestor in manifest.ancestors:
+            self.name_of(ancestor)
+        self._ancestors = manifest.ancestors
+        return Loaded(manifest, etag)
+
+    async def look(self) -> Loaded:
+        """The manifest, for who only asks what is there: perhaps a fork nobody can use. One GET.
+
+        Raises:
+            NotFoundError: there is no such log.
+            CorruptionError, UnsupportedError: there is something that is not understood.
         """
         key = self.key(paths.MANIFEST)
         try:
@@ -81,14 +117,7 @@ class LogObjects:
                 hint="create it first (log.create() or `cordwood log create`), "
                 "or check the name and the store's URL",
             ) from error
-        manifest = decode(Manifest, data, key)
-        if manifest.is_unborn and not unborn:
-            raise StateError(
-                f"the log {self.name!r} is a fork that was begun and not finished",
-                hint="destroy it, and fork again",
-            )
-        self._ancestors = manifest.ancestors
-        return Loaded(manifest, etag)
+        return Loaded(decode(Manifest, data, key), etag)
 
     async def has_passed(self, start: int, error: CordwoodError) -> bool:
         """Whether something that starts there is missing because it was collected. One GET."""
@@ -133,7 +162,7 @@ class LogObjects:
         parent, or a log further up. The nearest counts, so that a fork reads the very node that its
         parent would: one GET more for each log in between.
         """
-        above = [a.log for a in reversed(self._ancestors) if pointer.limit <= a.limit]
+        above = [self.name_of(a) for a in reversed(self._ancestors) if pointer.limit <= a.limit]
         faults: list[CorruptionError] = []
         for name in (self.name, *above):
             try:

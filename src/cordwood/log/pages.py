@@ -8,9 +8,9 @@ little-endian) and its bytes::
                                                 2 size of the values   3 the same, compressed
                                                 5 { 1 number of values  2 encoding: 0, plain … }
 
-Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding;
-and only the vector kernel can hash such a page. In any other case the answer is `UnusualError`, and
-the caller decodes the file as every reader does.
+Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding.
+In any other case, and where it is cheaper, the answer is `UnusualError`, and the caller decodes the
+file as every reader does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cordwood.base.kernels import has_vector_kernel, sum_page
+from cordwood.base.kernels import sum_pages
 from cordwood.base.setsum import Setsum
 
 if TYPE_CHECKING:
@@ -55,20 +55,11 @@ def sum_bodies(
     Raises:
         UnusualError: the fragment must be decoded instead.
     """
-    if not has_vector_kernel():
-        raise UnusualError("no vector kernel")
-    total = Setsum()
-    done = 0
-    for page, count in _pages(data, _body_chunk(file)):
-        rows = slice(done, done + count)
-        done += count
-        sums = sum_page(offsets[rows], timestamps[rows], page) if done <= len(offsets) else None
-        if sums is None:
-            raise UnusualError("a page does not hold the values it should")
-        total = total + Setsum.of_columns(sums)
-    if done != len(offsets):
-        raise UnusualError("values are missing")
-    return total
+    pages = _pages(data, _body_chunk(file))
+    sums = sum_pages(offsets, timestamps, pages, data.size)
+    if sums is None:
+        raise UnusualError("its pages do not hold the values they should, or are cheaper to decode")
+    return Setsum.of_columns(sums)
 
 
 def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:

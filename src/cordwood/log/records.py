@@ -42,6 +42,7 @@ HEADERS_TYPE = pa.list_(
 )
 
 OFFSET = pa.field("offset", pa.uint64(), False)
+RELATIVE_OFFSET = pa.field("relative_offset", pa.uint64(), False)
 TIMESTAMP = pa.field("timestamp_us", pa.uint64(), False)
 BODY = pa.field("body", pa.binary(), False)
 KEY = pa.field("key", pa.binary())

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -185,6 +186,20 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     return run
 
 
+def check_has_tail(name: str, manifest: Manifest) -> None:
+    """Raise unless the manifest can be replaced: wal3 can leave one that names no newest fragment.
+
+    Whoever is going to write a manifest asks first, before it has left anything behind.
+    """
+    if manifest.nodes and not manifest.fragments:
+        raise CorruptionError(
+            f"log {name!r} breaks invariant LOG-8: its root names nodes and no fragment, so the "
+            "next sequence number is unknown",
+            hint="it can be read, but not written, collected, forked or copied; append its records "
+            "to a new log",
+        )
+
+
 async def tail_of(objects: LogObjects, manifest: Manifest) -> Tail:
     """The tail of what a manifest names; if wal3 wrote it, with the time of its newest fragment."""
     tail = Tail.of(manifest)
@@ -242,12 +257,7 @@ async def find_ground(
     losses = 0
     while True:
         manifest, etag = await objects.load()
-        if manifest.nodes and not manifest.fragments:
-            raise CorruptionError(
-                f"log {objects.name!r} breaks invariant LOG-8: its root names nodes and no "
-                "fragment, so the next sequence number is unknown",
-                hint="it can be read, but not written; copy its records into a new log",
-            )
+        check_has_tail(objects.name, manifest)
         run = await scan(objects, manifest, own)
         if losses == SWAPS_MAX or (run.is_whole and not run.adopted):
             return Ground(manifest, etag, run.tail, named=not run.adopted)
@@ -311,6 +321,16 @@ async def fence(objects: LogObjects, entropy: Entropy, seen: Loaded) -> None:
     """
     tag = next_tag(seen.manifest, Tail.of(seen.manifest), entropy)
     await objects.swap(msgspec.structs.replace(seen.manifest, writer=str(tag)), seen.etag)
+
+
+async def have_replaced(objects: LogObjects, entropy: Entropy, seen: Loaded) -> Manifest:
+    """The manifest after `seen`, by us or by somebody else: who stood on that must look again."""
+    while True:
+        with suppress(ConflictError):
+            await fence(objects, entropy, seen)
+        now = await objects.load()
+        if now.etag != seen.etag:
+            return now.manifest
 
 
 async def find_write(

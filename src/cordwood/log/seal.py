@@ -45,6 +45,7 @@ from cordwood.base.errors import (
 from cordwood.log import tree
 from cordwood.log.format import (
     DESTROYED,
+    PRODUCERS,
     SEAL,
     Extension,
     Manifest,
@@ -141,7 +142,7 @@ class Sealer:
 
     async def _ground(self, *, unborn: bool) -> tuple[Manifest, str, Tail, bool]:
         if unborn:
-            manifest, etag = await self._objects.load(unborn=True)
+            manifest, etag = await self._objects.look()
             if manifest.is_unborn:
                 return manifest, etag, Tail.of(manifest), True
         ground: Ground = await find_ground(self._objects, self._entropy, {})
@@ -151,10 +152,14 @@ class Sealer:
         """An empty log that begins where `before` ends, not earlier in time either."""
         write_id, tail_id = self._entropy.token(), self._entropy.token()
         tag = WriterTag(continuation_of(before), write_id, tail_id, Tail.of(before).at_us)
-        return msgspec.structs.replace(
-            tree.empty(tag, grace_s=before.grace_s),
-            initial_offset_position=Position(before.next_offset),
-        )
+        empty = tree.empty(tag, grace_s=before.grace_s)
+        if before.producers:
+            # What was committed there must not be committed here again.
+            empty = tree.with_features(empty, [PRODUCERS])
+            assert empty.cordwood is not UNSET
+            extension = msgspec.structs.replace(empty.cordwood, producers=before.producers)
+            empty = msgspec.structs.replace(empty, cordwood=extension)
+        return msgspec.structs.replace(empty, initial_offset_position=Position(before.next_offset))
 
 
 def with_seal(manifest: Manifest, seal: Seal, tag: WriterTag) -> Manifest:
@@ -188,7 +193,7 @@ def _told(seal: Seal) -> str:
 
 async def _look(objects: LogObjects) -> Manifest | None:
     try:
-        return (await objects.load(unborn=True)).manifest
+        return (await objects.look()).manifest
     except NotFoundError:
         return None
 

@@ -35,6 +35,7 @@ from cordwood.log.format import (
     GAPS,
     GRACE,
     GRACE_S_DEFAULT,
+    PRODUCERS,
     SEAL,
     ZERO,
     Ancestor,
@@ -83,13 +84,15 @@ def heir(
 ) -> Manifest:
     """The first manifest of a log that begins with the end of another: a copy, or a fork.
 
-    Offsets and slots go on from there. Nothing of it was collected, and it is not sealed.
+    Offsets and slots go on from there. Nothing of it was collected, and it is not sealed. It knows
+    who committed in bulk: what is in it already must not come in again.
     """
     features = manifest.features - {FORK, SEAL} | ({FORK} if ancestors is not UNSET else set())
     extension = Extension(
         features=tuple(sorted(features)),
         grace_s=manifest.grace_s if GRACE in features else UNSET,
         fork=ancestors,
+        producers=manifest.producers if PRODUCERS in features else UNSET,
     )
     is_first = (oldest, first_seq_no) == (1, 1)
     return Manifest(
@@ -146,11 +149,17 @@ def append(
 
 
 def make_node(children: Sequence[NodePointer] | Sequence[Fragment], writer: str) -> Node:
-    """A node over these neighbours."""
+    """A node over these neighbours.
+
+    Its name is unique because the setsums of slots know their places. Those of uploads do not, so
+    there the name does.
+    """
     setsum_hex = Setsum.sum([c.setsum_hex for c in children]).hexdigest()
     nodes = tuple(c for c in children if isinstance(c, NodePointer))
+    place = children[0].start, children[-1].limit
+    is_placed = any(map(_is_placed, children))
     return Node(
-        path=paths.node(setsum_hex),
+        path=paths.placed_node(setsum_hex, *place) if is_placed else paths.node(setsum_hex),
         depth=1 + max((c.depth for c in nodes), default=0),
         setsum_hex=setsum_hex,
         writer=writer,
@@ -159,8 +168,18 @@ def make_node(children: Sequence[NodePointer] | Sequence[Fragment], writer: str)
     )
 
 
+def _is_placed(child: NodePointer | Fragment) -> bool:
+    if isinstance(child, Fragment):
+        return paths.is_bulk(child.path)
+    return child.path != paths.node(child.setsum_hex)
+
+
 def fold(
-    manifest: Manifest, writer: str, fanout: int = FANOUT, taken: Container[str] = ()
+    manifest: Manifest,
+    writer: str,
+    fanout: int = FANOUT,
+    taken: Container[str] = (),
+    most: int = FOLD_NODES_MAX,
 ) -> list[Node]:
     """Nodes that would make the root smaller, children before parents.
 
@@ -170,7 +189,7 @@ def fold(
     made: list[Node] = []
     fragments = list(manifest.fragments)
     nodes = list(manifest.nodes)
-    while len(made) < FOLD_NODES_MAX:
+    while len(made) < most:
         node = _node_over(fragments[:-1], writer, fanout, taken)
         if node is None:
             break
@@ -178,7 +197,7 @@ def fold(
         made.append(node)
         nodes.append(node.pointer())
     begin = 0
-    while len(made) < FOLD_NODES_MAX and begin < len(nodes):
+    while len(made) < most and begin < len(nodes):
         end = begin
         while end < len(nodes) and nodes[end].depth == nodes[begin].depth:
             end += 1

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 from cordwood.spark.session import missing, session
 
 if TYPE_CHECKING:
+    from cordwood.spark.keeper import keep_cursors
     from cordwood.spark.read import read_log, release
     from cordwood.spark.tables import read_table
 
 _HOMES = {
+    "keep_cursors": "cordwood.spark.keeper",
     "read_log": "cordwood.spark.read",
     "read_table": "cordwood.spark.tables",
     "release": "cordwood.spark.read",
 }
 """Where the names are defined that need pyspark."""
 
-__all__ = ["missing", "read_log", "read_table", "release", "session"]
+__all__ = ["keep_cursors", "missing", "read_log", "read_table", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:

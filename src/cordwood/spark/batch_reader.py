@@ -79,16 +79,16 @@ class FragmentsReader(DataSourceReader):
         settle()
         if not isinstance(partition, Split):
             return
-        found = list(fragments_of(partition.work))
+        found = [(work.log, f) for work in partition.works for f in fragments_of(work)]
         columns: dict[str, list[Any]] = {
-            "log": [partition.work.log] * len(found),
-            "path": [f.path for f in found],
-            "seq_no": [f.seq_no for f in found],
-            "start": [f.start for f in found],
-            "limit": [f.limit for f in found],
-            "records": [f.num_records for f in found],
-            "bytes": [f.num_bytes for f in found],
-            "setsum": [f.setsum_hex for f in found],
+            "log": [log for log, _ in found],
+            "path": [f.path for _, f in found],
+            "seq_no": [f.seq_no for _, f in found],
+            "start": [f.start for _, f in found],
+            "limit": [f.limit for _, f in found],
+            "records": [f.num_records for _, f in found],
+            "bytes": [f.num_bytes for _, f in found],
+            "setsum": [f.setsum_hex for _, f in found],
         }
         schema = to_arrow_schema(self._schema, timezone="UTC")
         arrays = [pa.array(columns[field.name], field.type) for field in schema]

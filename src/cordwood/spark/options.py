@@ -121,26 +121,26 @@ def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Read
     """
     given = {name.lower(): value for name, value in options.items()}
     known = {True: _STREAM, False: _BATCH, None: _STREAM | _BATCH}[streaming]
-    _refuse_unknown(given, known, "a streaming read" if streaming else "a read")
+    refuse_unknown(given, known, "a streaming read" if streaming else "a read")
     values: dict[str, Any] = {
         "frozen": _frozen(given),
         "start_offset": _offset(given, "startOffset"),
         "end_offset": _offset(given, "endOffset"),
         "start_time_us": _time(given, "startTime"),
         "end_time_us": _time(given, "endTime"),
-        "stream": _name(given, "stream"),
-        "cursor": _name(given, "cursor"),
-        "pin": _name(given, "pin"),
-        "pin_ttl_s": _number(given, "pinTtl", least=0),
-        "split_bytes": _size(given, "splitBytes"),
-        "batch_bytes": _size(given, "batchBytes"),
-        "verify": _choice(given, "verify", "true", "full", "false"),
-        "view": _choice(given, "view", "records", "fragments"),
-        "starting_at": _choice(given, "startingAt", "oldest", "latest"),
-        "on_collected": _choice(given, "onCollected", "fail", "oldest"),
-        "max_records": _number(given, "maxRecordsPerTrigger", least=1),
-        "max_bytes": _size(given, "maxBytesPerTrigger"),
-        "max_fragments": _number(given, "maxFragmentsPerTrigger", least=1),
+        "stream": name_of(given, "stream"),
+        "cursor": name_of(given, "cursor"),
+        "pin": name_of(given, "pin"),
+        "pin_ttl_s": number(given, "pinTtl", least=0),
+        "split_bytes": size(given, "splitBytes"),
+        "batch_bytes": size(given, "batchBytes"),
+        "verify": choice(given, "verify", "true", "full", "false"),
+        "view": choice(given, "view", "records", "fragments"),
+        "starting_at": choice(given, "startingAt", "oldest", "latest"),
+        "on_collected": choice(given, "onCollected", "fail", "oldest"),
+        "max_records": number(given, "maxRecordsPerTrigger", least=1),
+        "max_bytes": size(given, "maxBytesPerTrigger"),
+        "max_fragments": number(given, "maxFragmentsPerTrigger", least=1),
     }
     there = {name: value for name, value in values.items() if value is not None}
     read = ReadOptions(place=_place(given), **there)
@@ -175,7 +175,8 @@ def _check_together(read: ReadOptions, *, streaming: bool) -> None:
         )
 
 
-def _refuse_unknown(given: Mapping[str, str], known: Iterable[str], what: str) -> None:
+def refuse_unknown(given: Mapping[str, str], known: Iterable[str], what: str) -> None:
+    """Raise if there is an option that nobody knows."""
     names = {name.lower() for name in known}
     for name in given:
         if name in names:
@@ -192,6 +193,14 @@ def _refuse_unknown(given: Mapping[str, str], known: Iterable[str], what: str) -
 
 
 # Which logs.
+
+
+def single(given: Mapping[str, str]) -> tuple[str, str]:
+    """The store's URL and the name of the one log that is meant."""
+    place = _place(given)
+    if not place.is_single:
+        raise InvalidInputError(f"{given.get('path')!r} names several logs, and one is written")
+    return place.store, place.names[0]
 
 
 def _place(given: Mapping[str, str]) -> Place:
@@ -260,13 +269,14 @@ def _frozen(given: Mapping[str, str]) -> tuple[Frozen, ...] | None:
 
 
 def _offset(given: Mapping[str, str], name: str) -> int | None:
-    value = _number(given, name, least=0)
+    value = number(given, name, least=0)
     if value is not None and value >= OFFSET_LIMIT:
         raise _wrong(name, given, "a number below 2^63")
     return value
 
 
-def _number(given: Mapping[str, str], name: str, *, least: int) -> int | None:
+def number(given: Mapping[str, str], name: str, *, least: int) -> int | None:
+    """A whole number, or None if it was not given."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -275,7 +285,8 @@ def _number(given: Mapping[str, str], name: str, *, least: int) -> int | None:
     return int(text)
 
 
-def _size(given: Mapping[str, str], name: str) -> int | None:
+def size(given: Mapping[str, str], name: str) -> int | None:
+    """A number of bytes, or None."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -301,14 +312,16 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
     return max(0, (moment - _EPOCH) // timedelta(microseconds=1))
 
 
-def _name(given: Mapping[str, str], name: str) -> str | None:
+def name_of(given: Mapping[str, str], name: str) -> str | None:
+    """A name, or None."""
     text = given.get(name.lower())
     if text is not None and not text.strip():
         raise _wrong(name, given, "a name")
     return text
 
 
-def _choice(given: Mapping[str, str], name: str, *choices: str) -> str | None:
+def choice(given: Mapping[str, str], name: str, *choices: str) -> str | None:
+    """One of the choices, or None."""
     text = given.get(name.lower())
     if text is None:
         return None

@@ -8,22 +8,22 @@ opened; the task that gets one does that. So planning costs as much as there are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
+
+import msgspec
 
 from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import Code, CollectedError, NotFoundError
 from cordwood.log import tree
 from cordwood.log.catalogue import logs_in
-from cordwood.log.format import Ancestor, Fragment, Manifest, NodePointer
+from cordwood.log.format import Fragment, Manifest
 from cordwood.log.log import Log
-from cordwood.log.objects import LogObjects
 from cordwood.log.pins import Pin
 from cordwood.log.reader import Limits, Reader, View
 from cordwood.spark.options import Frozen, Place, ReadOptions
 from cordwood.spark.pins import make_pin
-from cordwood.spark.splits import Hold, Pointer, Split, Work, pack
+from cordwood.spark.splits import Hold, Pointer, Split, Work, cut
 from cordwood.store.url import Store
 
 T = TypeVar("T")
@@ -35,36 +35,6 @@ PAUSES_S = (0.05, 0.2, 1.0)
 """Between looks at a log that is just being collected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A part of a log, fixed: what one read sees of it."""
-
-    log: Log
-    ancestors: tuple[Ancestor, ...]
-    begin: int
-    end: int
-    pointers: tuple[Pointer, ...]
-    """No node among them is larger than a split."""
-
-    def splits(self, split_bytes: int, hold: Hold | None = None) -> list[Split]:
-        """The range, cut for tasks."""
-        return [
-            Split(
-                Work(
-                    store=self.log.store.url,
-                    log=self.log.name,
-                    ancestors=self.ancestors,
-                    begin=self.begin,
-                    end=self.end,
-                    nodes=tuple(p for p in run if isinstance(p, NodePointer)),
-                    fragments=tuple(p for p in run if isinstance(p, Fragment)),
-                    hold=hold,
-                )
-            )
-            for run in pack(self.pointers, split_bytes)
-        ]
-
-
 class Planner(Reader):
     """A reader that finds out where records lie, and leaves them there."""
 
@@ -72,6 +42,7 @@ class Planner(Reader):
         """No I/O. With `pin`, of what that pin holds."""
         super().__init__(log.objects, pin=pin)
         self._log = log
+        self._turns = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     async def bounds(self, start: int | None, limits: Limits) -> tuple[View, int, int]:
         """The log as it is now, and the offsets `[begin, end)` that the limits leave of it."""
@@ -79,26 +50,29 @@ class Planner(Reader):
         begin, end = await self._unless_collected(self._bounds(view, start, limits), view)
         return view, begin, end
 
-    async def range(self, view: View, begin: int, end: int, node_bytes: int) -> Range:
+    async def range(self, view: View, begin: int, end: int, node_bytes: int) -> Work:
         """A range of what was seen. Nodes with more than `node_bytes` below them are opened."""
-        work = _open(self._objects, view.pointers, begin, end, node_bytes)
-        pointers = tuple(await self._unless_collected(work, view))
-        return Range(self._log, self._objects.ancestors, begin, end, pointers)
+        opening = self._open(view.pointers, begin, end, node_bytes)
+        pointers = await self._unless_collected(opening, view)
+        log = self._log
+        whole = Work(log.store.url, log.name, self._objects.ancestors, begin, end, (), ())
+        return whole.only(pointers)
 
+    async def _open(
+        self, pointers: Sequence[Pointer], begin: int, end: int, node_bytes: int
+    ) -> list[Pointer]:
+        """The pointers of `[begin, end)`; nodes that are large, or only partly in it, opened."""
 
-async def _open(
-    objects: LogObjects, pointers: tuple[Pointer, ...], begin: int, end: int, node_bytes: int
-) -> list[Pointer]:
-    """The pointers of `[begin, end)`; nodes that are large, or not all of it, by their children."""
-    found: list[Pointer] = []
-    for pointer in tree.overlapping(pointers, begin, end):
-        is_inside = begin <= pointer.start and pointer.limit <= end
-        if isinstance(pointer, Fragment) or (is_inside and pointer.num_bytes <= node_bytes):
-            found.append(pointer)
-        else:
-            node = await objects.read_node(pointer)
-            found += await _open(objects, node.children, begin, end, node_bytes)
-    return found
+        async def open_one(pointer: Pointer) -> list[Pointer]:
+            is_inside = begin <= pointer.start and pointer.limit <= end
+            if isinstance(pointer, Fragment) or (is_inside and pointer.num_bytes <= node_bytes):
+                return [pointer]
+            async with self._turns:
+                node = await self._objects.read_node(pointer)
+            return await self._open(node.children, begin, end, node_bytes)
+
+        parts = await asyncio.gather(*map(open_one, tree.overlapping(pointers, begin, end)))
+        return [pointer for part in parts for pointer in part]
 
 
 async def find(place: Place) -> list[Log]:
@@ -124,12 +98,10 @@ async def manifests(place: Place) -> dict[str, Manifest]:
 async def plan(options: ReadOptions) -> list[Split]:
     """The splits of a read, the logs one after the other."""
     if options.frozen is not None:
-        store = Store(options.place.store)
-        works = [_thaw(Log(store, part.log), part, options.split_bytes) for part in options.frozen]
+        works = [_thaw(part, options) for part in options.frozen]
     else:
         works = [_plan(log, options) for log in await find(options.place)]
-    planned = await in_turns(works)
-    return [split for splits in planned for split in splits]
+    return cut(await in_turns(works), options.split_bytes)
 
 
 async def in_turns(works: Iterable[Awaitable[T]]) -> list[T]:
@@ -143,20 +115,25 @@ async def in_turns(works: Iterable[Awaitable[T]]) -> list[T]:
     return await asyncio.gather(*map(take_turn, works))
 
 
-async def _plan(log: Log, options: ReadOptions) -> list[Split]:
-    found, pin = await freeze(log, options)
-    hold = None if pin is None else Hold(pin.name, pin.ttl_s, SYSTEM_CLOCK.now_us())
-    return found.splits(options.split_bytes, hold)
+async def _plan(log: Log, options: ReadOptions) -> Work:
+    work, pin = await freeze(log, options)
+    return work if pin is None else _held(work, pin.name, pin.ttl_s)
 
 
-async def _thaw(log: Log, part: Frozen, split_bytes: int) -> list[Split]:
-    """The splits of a range that was fixed before."""
-    planner = Planner(log, pin=part.pin)
+async def _thaw(part: Frozen, options: ReadOptions) -> Work:
+    """A range that was fixed before."""
+    planner = Planner(Log(Store(options.place.store), part.log), pin=part.pin)
     view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
-    return (await planner.range(view, begin, end, split_bytes)).splits(split_bytes)
+    work = await planner.range(view, begin, end, options.split_bytes)
+    return work if part.pin is None else _held(work, part.pin, options.pin_ttl_s)
 
 
-async def freeze(log: Log, options: ReadOptions) -> tuple[Range, Pin | None]:
+def _held(work: Work, pin: str, ttl_s: int) -> Work:
+    """The work, with the pin that its tasks are to renew."""
+    return msgspec.structs.replace(work, hold=Hold(pin, ttl_s, SYSTEM_CLOCK.now_us()))
+
+
+async def freeze(log: Log, options: ReadOptions) -> tuple[Work, Pin | None]:
     """What a read of one log will see, pinned unless that was not wanted."""
     planner = Planner(log, pin=options.pin)
     start = options.start_offset

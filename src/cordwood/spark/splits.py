@@ -1,8 +1,8 @@
-"""Splits: which part of a log one task reads, and how a log is cut into them.
+"""Splits: which part of which logs one task reads, and how logs are cut into them.
 
 A split is a run of neighbouring pointers, fragments or nodes above them, with about as many bytes
 as every other. It holds all that a task needs, so that a task reads no manifest: it sees the log as
-it was when the read was planned. Splits lie in the order of the log.
+it was when the read was planned. Splits lie in the order of the log; small logs share one.
 
 What travels is small: some two hundred bytes for a fragment, and one node stands for many.
 """
@@ -10,7 +10,9 @@ What travels is small: some two hundred bytes for a fragment, and one node stand
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import msgspec
 from pyspark.sql.datasource import InputPartition
@@ -31,11 +33,11 @@ class Hold(msgspec.Struct, frozen=True, array_like=True):
     name: str
     ttl_s: int
     planned_us: int
-    """When the driver last renewed it, by its clock."""
+    """When the driver made it, by its clock."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
-    """One task's part of a log."""
+    """A part of one log."""
 
     store: str
     log: str
@@ -45,12 +47,21 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     """Only records of `[begin, end)` count."""
     nodes: tuple[NodePointer, ...]
     fragments: tuple[Fragment, ...]
-    hold: Hold | None
+    hold: Hold | None = None
 
     @property
     def pointers(self) -> list[Pointer]:
         """Where the records lie, in the order of the log."""
         return sorted((*self.nodes, *self.fragments), key=lambda pointer: pointer.start)
+
+    def only(self, pointers: Iterable[Pointer]) -> Work:
+        """The same with some of its pointers."""
+        chosen = list(pointers)
+        return msgspec.structs.replace(
+            self,
+            nodes=tuple(p for p in chosen if isinstance(p, NodePointer)),
+            fragments=tuple(p for p in chosen if isinstance(p, Fragment)),
+        )
 
     def objects(self, store: Store) -> LogObjects:
         """The log's objects, by a store that is open."""
@@ -60,31 +71,40 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
 class Split(InputPartition):
     """What Spark carries to a task."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, works: Sequence[Work]) -> None:
         """Packed at once: it is pickled for every task."""
-        super().__init__(msgspec.msgpack.encode(work))
+        super().__init__(msgspec.msgpack.encode(works))
 
     @property
-    def work(self) -> Work:
-        """What is to be read."""
-        return msgspec.msgpack.decode(self.value, type=Work)
+    def works(self) -> list[Work]:
+        """What is to be read, in order."""
+        return msgspec.msgpack.decode(self.value, type=list[Work])
 
 
-def pack(pointers: Sequence[Pointer], split_bytes: int) -> list[list[Pointer]]:
+def cut(works: Sequence[Work], split_bytes: int) -> list[Split]:
+    """All of it, cut for tasks."""
+    units = [(work, pointer) for work in works for pointer in work.pointers]
+    runs = pack([pointer.num_bytes for _, pointer in units], split_bytes)
+    return [
+        Split([w.only(p for _, p in part) for w, part in groupby(units[run], key=itemgetter(0))])
+        for run in runs
+    ]
+
+
+def pack(sizes: Sequence[int], split_bytes: int) -> list[slice]:
     """Runs of neighbours of about the same size, as few as `split_bytes` allows.
 
-    A small log gives every core of this machine something to do, if that is worth a task.
+    Little data gives every core of this machine something to do, if that is worth a task.
     """
-    total = sum(pointer.num_bytes for pointer in pointers)
+    total = sum(sizes)
     fewest = -(-total // split_bytes)
     worthwhile = min(os.cpu_count() or 1, -(-total // min(SPLIT_BYTES_MIN, split_bytes)))
     count = max(1, fewest, worthwhile)
-    runs: list[list[Pointer]] = [[]]
+    starts: list[int] = []
     done = 0
-    for pointer in pointers:
+    for i, size in enumerate(sizes):
         # The middle of what is next decides: a run ends where it is nearest to its share.
-        if runs[-1] and done + pointer.num_bytes / 2 > total * len(runs) / count:
-            runs.append([])
-        runs[-1].append(pointer)
-        done += pointer.num_bytes
-    return [run for run in runs if run]
+        if not starts or done + size / 2 > total * len(starts) / count:
+            starts.append(i)
+        done += size
+    return [slice(a, b) for a, b in pairwise([*starts, len(sizes)])]

@@ -29,7 +29,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from cordwood.base import portal
-from cordwood.base.errors import Code, CollectedError, CorruptionError, StoreError
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CorruptionError,
+    NotFoundError,
+    StoreError,
+)
 from cordwood.log import fragment as fragments
 from cordwood.log.columns import fetch_columns
 from cordwood.log.format import Fragment, NodePointer
@@ -73,13 +79,15 @@ def read_split(
     settle()
     if not isinstance(partition, Split):
         return  # Spark's own, in place of none: there is nothing to read.
-    reader = SplitReader(partition.work, Projection(schema), options)
-    with explained(reader.work, reader.objects):
-        yield from reader.batches()
+    projection = Projection(schema)
+    for work in partition.works:
+        reader = WorkReader(work, projection, options)
+        with explained(work, reader.objects):
+            yield from reader.batches()
 
 
 def fragments_of(work: Work) -> Iterator[Fragment]:
-    """The fragments of a split, in order. One GET for each node above them."""
+    """The fragments of a part of a log, in order. One GET for each node above them."""
     objects = work.objects(open_store(work.store))
 
     async def walk(pointer: NodePointer) -> list[Fragment]:
@@ -93,8 +101,8 @@ def fragments_of(work: Work) -> Iterator[Fragment]:
                 yield from portal.current().run(walk(pointer))
 
 
-class SplitReader:
-    """Reads one split."""
+class WorkReader:
+    """Reads a part of one log."""
 
     def __init__(self, work: Work, projection: Projection, options: ReadOptions) -> None:
         """No I/O."""
@@ -210,7 +218,7 @@ def explained(work: Work, objects: LogObjects) -> Iterator[None]:
     try:
         yield
     except CorruptionError as error:
-        if not portal.current().run(objects.has_passed(work.begin, error)):
+        if not portal.current().run(_was_collected(work, objects, error)):
             raise
         raise CollectedError(
             f"log {work.log!r}: records from {work.begin} on have been collected since this read "
@@ -226,3 +234,16 @@ def explained(work: Work, objects: LogObjects) -> Iterator[None]:
             hint="the environment of every executor must hold the credentials, not only the "
             f"driver's: {error.hint}",
         ) from error
+
+
+async def _was_collected(work: Work, objects: LogObjects, error: CorruptionError) -> bool:
+    """Whether something is missing because a collection took it, and not by damage."""
+    if not await objects.has_passed(work.begin, error):
+        return False
+    if work.hold is None:
+        return True
+    try:
+        await Log(open_store(work.store), work.log).pinned(work.hold.name)
+    except (CollectedError, NotFoundError):
+        return True
+    return False

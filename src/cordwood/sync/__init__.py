@@ -1,9 +1,10 @@
 """Blocking twins of the async classes, with the same names: for scripts, notebooks, Spark tasks.
 
-Store, Options, Limits, Setsum, Witness and the errors are the very same objects as in `cordwood`.
+Store, Options, Limits, Setsum, Token, Witness and the errors are the same objects as in `cordwood`.
 """
 
 from cordwood.base.setsum import Setsum
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.cursors import Witness
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
@@ -22,6 +23,7 @@ from cordwood.sync.pipeline import (
 )
 
 __all__ = [
+    "Committed",
     "Cursors",
     "Delta",
     "Fleet",
@@ -33,8 +35,10 @@ __all__ = [
     "Reader",
     "Record",
     "Setsum",
+    "Staged",
     "Store",
     "Table",
+    "Token",
     "Witness",
     "Writer",
     "collect_logs",

@@ -17,6 +17,7 @@ from cordwood.fleet.dirty import MARK_INTERVAL_S, MARKS_MAX
 from cordwood.fleet.fleet import IDLE_S, MAX_OPEN
 from cordwood.fleet.rollup import QUIET_S, RollUpReport
 from cordwood.fleet.survey import Survey
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.log import DEFAULT_OPTIONS
 from cordwood.log.options import Options
 from cordwood.log.records import Headers
@@ -121,6 +122,10 @@ class Fleet:
     def append_arrow(self, log_name: str, data: pa.Table | pa.RecordBatch) -> int:
         """Append Arrow data as one atomic batch; the first offset, once it is durable."""
         return self._run(self._fleet.append_arrow(log_name, data))
+
+    def commit(self, log_name: str, staged: Sequence[Staged], token: Token) -> Committed:
+        """Make uploads visible in a log, and mark it."""
+        return self._run(self._fleet.commit(log_name, staged, token))
 
     def find_write(self, log_name: str, error: UncertainError) -> int | None:
         """What became of an append that ended in UncertainError."""

@@ -20,6 +20,7 @@ from cordwood.log import log as async_log
 from cordwood.log import pins as async_pins
 from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
+from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.copy import Progress as CopyProgress
@@ -27,6 +28,7 @@ from cordwood.log.cursors import Witness
 from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest, Seal
+from cordwood.log.fragment import Compression
 from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
 from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
@@ -110,6 +112,27 @@ class Log:
         work = self._log.writer(create=create, options=options, before_naming=before_naming)
         return Writer(work)
 
+    def stage(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        token: Token,
+        *,
+        compression: Compression = DEFAULT_OPTIONS.compression,
+    ) -> Staged:
+        """Upload records for a bulk commit: nobody sees them until then."""
+        return portal.current().run(self._log.stage(data, token, compression=compression))
+
+    def commit(
+        self,
+        staged: Sequence[Staged],
+        token: Token,
+        *,
+        before_naming: BeforeNaming | None = None,
+    ) -> Committed:
+        """Make uploads visible, in this order: all of them, once, however often it is called."""
+        work = self._log.commit(staged, token, before_naming=before_naming)
+        return portal.current().run(work)
+
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `with`. With `pin`, of what that pin holds."""
         return Reader(self._log.reader(verify=verify, pin=pin))
@@ -192,6 +215,7 @@ class Log:
         grace_s: float = 0.0,
         rate: float | None = None,
         wait_s: float = 5.0,
+        take_over: bool = False,
         progress: CollectProgress | None = None,
     ) -> CollectReport:
         """Free what lies before every cursor: mark, unlink, sweep."""
@@ -202,6 +226,7 @@ class Log:
             grace_s=grace_s,
             rate=rate,
             wait_s=wait_s,
+            take_over=take_over,
             progress=progress,
         )
         return portal.current().run(work)

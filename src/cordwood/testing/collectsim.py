@@ -45,14 +45,10 @@ from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store
 from cordwood.testing.faults import Fault, FaultyStore, Latency
 from cordwood.testing.processes import Door
-from cordwood.testing.simloop import simulate
+from cordwood.testing.verdict import ModelBrokenError, judged
 
 NAME = "log"
 FAULTS = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.ZOMBIE, Fault.HANG_AFTER, Fault.THROTTLED)
-
-
-class CollectionBrokenError(AssertionError):
-    """Something was deleted, or passed by, that somebody needs."""
 
 
 class PinHeld(NamedTuple):
@@ -80,9 +76,9 @@ class AuditedStore(MemoryStore):
         self.broken: list[str] = []
         """What was found wrong, also where whoever did it passes the error over."""
 
-    def _break(self, what: str) -> CollectionBrokenError:
+    def _break(self, what: str) -> ModelBrokenError:
         self.broken.append(what)
-        return CollectionBrokenError(what)
+        return ModelBrokenError(what)
 
     def needed(self, pointers: Iterable[dict[str, Any]]) -> frozenset[str]:
         """The keys of everything below pointers."""
@@ -187,21 +183,10 @@ class CollectSimulation:
         """Run in simulated time.
 
         Raises:
-            CollectionBrokenError: with the seed in the message.
+            ModelBrokenError: with the seed in the message.
         """
-        try:
-            return simulate(self.seed, self._main)
-        except CollectionBrokenError as error:
-            raise CollectionBrokenError(f"seed {self.seed}: {error}") from error
-        except BaseExceptionGroup as group:
-            # What somebody finds missing or damaged is a finding, too.
-            broken, _ = group.split((CollectionBrokenError, FormatError))
-            if broken is None:
-                raise
-            first: BaseException = broken
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise CollectionBrokenError(f"seed {self.seed}: {first}") from group
+        # What somebody finds missing or damaged is a finding, too.
+        return judged(self.seed, self._main, FormatError)
 
     async def _main(self) -> CollectSimulation:
         self.ground = AuditedStore(self.grace_s)
@@ -232,7 +217,7 @@ class CollectSimulation:
         await self.faulty.drain()
         await self._finish()
         if self.ground.broken:
-            raise CollectionBrokenError(self.ground.broken[0])
+            raise ModelBrokenError(self.ground.broken[0])
         return self
 
     async def _end(self) -> None:
@@ -414,7 +399,7 @@ class CollectSimulation:
                         await self._pause(self.grace_s / 3)
             except CollectedError as error:
                 if LoopClock().monotonic_s() - started_s < self.grace_s:
-                    raise CollectionBrokenError(f"C5: within the grace: {error}") from error
+                    raise ModelBrokenError(f"C5: within the grace: {error}") from error
             except StoreError as error:
                 self._note(f"reader {error.code}")
             self._note(f"read {got}")
@@ -426,11 +411,11 @@ class CollectSimulation:
                 self._check(record.offset, record.body)
         except CollectedError as error:
             if pin is None:
-                raise CollectionBrokenError(f"C5: a cursor holds it: {error}") from error
+                raise ModelBrokenError(f"C5: a cursor holds it: {error}") from error
 
     def _check(self, offset: int, body: bytes) -> None:
         if self.bodies.get(offset, body) != body:
-            raise CollectionBrokenError(f"C5: {body!r} is read at {offset}")
+            raise ModelBrokenError(f"C5: {body!r} is read at {offset}")
 
     # The end.
 
@@ -450,13 +435,13 @@ class CollectSimulation:
         report = await log.collect(wait_s=5 * self.grace_s)
         oldest = min(w.offset for w in (await log.cursors.list()).values())
         if report.held or report.due_s or report.oldest_offset < oldest - 20:
-            raise CollectionBrokenError(f"C6: the collection did not get through: {report}")
+            raise ModelBrokenError(f"C6: the collection did not get through: {report}")
         async with log.writer() as writer:
             await writer.append(b"last")
         records = [record async for record in log.reader().read()]
         for record in records:
             self._check(record.offset, record.body)
         if not (await log.scrub()).ok:
-            raise CollectionBrokenError(f"C6: {(await log.scrub()).errors}")
+            raise ModelBrokenError(f"C6: {(await log.scrub()).errors}")
         if complaints := getattr(asyncio.get_running_loop(), "complaints", []):
-            raise CollectionBrokenError(f"unseen exceptions: {complaints[:3]}")
+            raise ModelBrokenError(f"unseen exceptions: {complaints[:3]}")

@@ -88,6 +88,11 @@ class CrashDisk(Disk):
         self.steps = 0
         """Changes so far, successful or not."""
 
+    @property
+    def has_power(self) -> bool:
+        """Whether the power cut has not come yet."""
+        return not self._dead
+
     def cut_after(self, steps: int) -> None:
         """Let this many more steps happen; the next one meets the power cut."""
         self._cut_after = self.steps + steps

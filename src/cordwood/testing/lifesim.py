@@ -51,9 +51,9 @@ from cordwood.store.memory import MemoryStore
 from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store
 from cordwood.testing.faults import Fault, FaultyStore, Latency
-from cordwood.testing.logsim import ModelBrokenError, WrongClock
+from cordwood.testing.logsim import WrongClock
 from cordwood.testing.processes import Door
-from cordwood.testing.simloop import simulate
+from cordwood.testing.verdict import ModelBrokenError, judged
 
 LOG = "log"
 
@@ -143,15 +143,7 @@ class LifeSimulation:
         Raises:
             ModelBrokenError: with the seed in the message.
         """
-        try:
-            return simulate(self.seed, self._main)
-        except ModelBrokenError as error:
-            raise ModelBrokenError(f"seed {self.seed}: {error}") from error
-        except BaseExceptionGroup as group:
-            first: BaseException = group
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise ModelBrokenError(f"seed {self.seed}: {first!r}") from first
+        return judged(self.seed, self._main, Exception)
 
     async def _main(self) -> Ledger:
         climate = self.climate
@@ -505,7 +497,7 @@ class LifeSimulation:
 
     async def _audit_fork(self, objects: LogObjects) -> None:
         manifest, _ = await objects.load()
-        shared = max((a.limit for a in manifest.ancestors if a.log == LOG), default=0)
+        shared = max((a.limit for a in manifest.ancestors if objects.name_of(a) == LOG), default=0)
         for fragment in await self._fragments(tree.roots(manifest), objects):
             for offset, body in enumerate(self._bodies(fragment, objects), fragment.start):
                 expected = self.ledger.acknowledged.get(offset)

@@ -43,11 +43,7 @@ from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store
 from cordwood.testing.faults import Fault, FaultyStore, Latency
 from cordwood.testing.processes import Door
-from cordwood.testing.simloop import simulate
-
-
-class ModelBrokenError(AssertionError):
-    """The log did something the model does not allow."""
+from cordwood.testing.verdict import ModelBrokenError, judged
 
 
 class Name(NamedTuple):
@@ -201,18 +197,7 @@ class LogSimulation:
         Raises:
             ModelBrokenError: with the seed in the message.
         """
-        try:
-            return simulate(self.seed, self._main)
-        except ModelBrokenError as error:
-            raise ModelBrokenError(f"seed {self.seed}: {error}") from error
-        except BaseExceptionGroup as group:
-            broken, _ = group.split(ModelBrokenError)
-            if broken is None:
-                raise
-            first: BaseException = broken
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise ModelBrokenError(f"seed {self.seed}: {first}") from group
+        return judged(self.seed, self._main)
 
     async def _main(self) -> Model:
         weather = self.weather

@@ -66,27 +66,6 @@ class TestAgreement:
             made = inputs(sizes, seed=seed)
             assert reference(*made) == Setsum.of_columns(vector(*made)).columns
 
-    @pytest.mark.parametrize("size_max", [1, 10, 300, 3000])
-    @pytest.mark.usefixtures("vector")
-    def test_values_behind_their_lengths(self, size_max):
-        """A page as Parquet has it; with a value too many, too few or too long there is no sum."""
-        sizes = np.random.default_rng(size_max).integers(0, size_max, 50)
-        offsets, timestamps, content, places = inputs(sizes)
-        page = b"".join(
-            int(size).to_bytes(4, "little") + content[start : start + size].tobytes()
-            for size, start in zip(sizes, places, strict=False)
-        )
-
-        def sums(count, data):
-            given = np.frombuffer(data, np.uint8)
-            return kernels.sum_page(offsets[:count], timestamps[:count], given)
-
-        expected = reference(offsets, timestamps, content, places)
-        assert expected == Setsum.of_columns(sums(50, page)).columns
-        for data in (page[:-1], page + b"x", page + bytes(4), b"", b"\xff" * 4 + page):
-            assert sums(50, data) is None
-        assert sums(49, page) is None
-
     @pytest.mark.parametrize("position", [0, 10, 40])
     def test_one_long_record_among_short_ones(self, vector, position):
         """A lane that is busy for long does not disturb those that are refilled beside it."""

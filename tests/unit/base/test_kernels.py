@@ -13,7 +13,8 @@ from setsum_reference import LONG_INPUT, requires_numba
 import cordwood.base
 from cordwood.base import kernels
 from cordwood.base.errors import InvalidInputError, StateError
-from cordwood.base.kernels import _Kernels, _sum_with_hashlib
+from cordwood.base.kernels import _Kernels
+from cordwood.base.plain import sum_items as plain_sum
 
 requires_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -41,7 +42,7 @@ def load():
     begun.set()
     may_end.wait()
     logging.getLogger("any")  # takes the lock that forks take as well
-    return kernels._sum_with_hashlib
+    return kernels.plain.sum_items
 fake = types.ModuleType("cordwood.base.keccak")
 fake.load = load
 sys.modules[fake.__name__] = fake
@@ -164,20 +165,20 @@ class TestBackground:
         """Small inputs use hashlib until they amount to what loading costs, and while it loads."""
         made = _Kernels("auto")
         half = kernels._LOAD_BLOCKS // 2
-        assert _sum_with_hashlib is made.pick(1, PLENTY)
-        assert _sum_with_hashlib is made.pick(10, half)
+        assert plain_sum is made.pick(1, PLENTY)
+        assert plain_sum is made.pick(10, half)
         assert [] == background_threads()
         for _ in range(5):
-            assert _sum_with_hashlib is made.pick(10, half)
+            assert plain_sum is made.pick(10, half)
         assert loader.begun.wait(PATIENCE_S)
-        assert _sum_with_hashlib is made.pick(10, PLENTY)
+        assert plain_sum is made.pick(10, PLENTY)
         (thread,) = loader.threads
         assert thread.daemon
         assert thread is not threading.current_thread()
         loader.may_end.set()
         thread.join(PATIENCE_S)
         assert loader.made is made.pick(2, 2)
-        assert _sum_with_hashlib is made.pick(1, PLENTY)
+        assert plain_sum is made.pick(1, PLENTY)
         assert [thread] == loader.threads
 
     def test_many_threads_start_one(self, loader):
@@ -221,7 +222,7 @@ class TestBackground:
         made = _Kernels("auto")
         with made._loading:
             for _ in range(3):
-                assert _sum_with_hashlib is made.pick(100, PLENTY)
+                assert plain_sum is made.pick(100, PLENTY)
 
     def test_a_kernel_that_fails_to_load(self, loader):
         """Whatever goes wrong while loading, hashlib is used, and loading is not tried again."""
@@ -231,7 +232,7 @@ class TestBackground:
         made.pick(100, PLENTY)
         assert made.load() is None
         for _ in range(3):
-            assert _sum_with_hashlib is made.pick(100, PLENTY)
+            assert plain_sum is made.pick(100, PLENTY)
         with pytest.raises(StateError, match="cannot be loaded: no"):
             made.choose("numba")
         once = 1
@@ -248,7 +249,7 @@ class TestBackground:
         monkeypatch.setattr(threading.Thread, "start", refuse)
         made = _Kernels("auto")
         for _ in range(3):
-            assert _sum_with_hashlib is made.pick(100, PLENTY)
+            assert plain_sum is made.pick(100, PLENTY)
         once = 1
         assert once == len(attempts)
         loader.may_end.set()
@@ -263,7 +264,7 @@ class TestBackground:
             "sums = [digest()]\n"
             "(thread,) = [t for t in threading.enumerate() if t.name == 'cordwood-kernel']\n"
             "while thread.is_alive():\n    sums.append(digest())\n    time.sleep(0.001)\n"
-            "print(kernels._KERNELS.pick(100, 1) is not kernels._sum_with_hashlib)\n"
+            "print(kernels._KERNELS.pick(100, 1) is not kernels.plain.sum_items)\n"
             "print(all(s == sums[0] for s in [*sums, digest()]), len(sums) > 10)\n"
         )
         expected = ["True"] * 3
@@ -281,7 +282,7 @@ class TestForks:
         assert loader.begun.wait(PATIENCE_S)
         made._before_fork()
         made._after_fork_in_child()
-        assert _sum_with_hashlib is made.pick(100, PLENTY)
+        assert plain_sum is made.pick(100, PLENTY)
         assert made.load() is None
         with pytest.raises(StateError, match="forked while it was being loaded") as caught:
             made.choose("numba")
@@ -427,7 +428,7 @@ class TestExit:
         loader.may_end.set()
         made = _Kernels("auto")
         made.end()
-        assert _sum_with_hashlib is made.pick(100, PLENTY)
+        assert plain_sum is made.pick(100, PLENTY)
         for thread in background_threads():
             thread.join(PATIENCE_S)
         assert [] == loader.threads

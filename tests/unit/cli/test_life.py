@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -69,6 +70,24 @@ def test_what_is_not_due_is_left_for_the_next_collection(url):
     report = answer("log", "collect", url)
     assert (0, "empty") == (report["records"], report["phase"])
     assert report["deleted"] >= 3
+
+
+def test_a_collection_that_another_program_abandoned_is_taken_over(url):
+    """Only when asked for; the refusal names the object and says how."""
+    answer("log", "cursor", "set", url, "c", "4")
+    garbage = Path(url.removeprefix("file://")) / "gc" / "GARBAGE"
+    garbage.parent.mkdir()
+    garbage.write_text(
+        '{"snapshots_to_drop":[],"snapshots_to_make":[],"snapshot_for_root":null,'
+        '"fragments_to_drop_start":1,"fragments_to_drop_limit":3,"fragments_are_uuids":false,'
+        f'"setsum_to_discard":"{"0" * 64}","first_to_keep":{{"offset":3}}}}'
+    )
+    refused = call("log", "collect", url)
+    assert 1 == refused.exit_code
+    assert "gc/GARBAGE" in refused.stderr
+    assert "--take-over" in refused.stderr
+    report = answer("log", "collect", url, "--take-over")
+    assert (3, 4, "empty") == (report["records"], report["oldest_offset"], report["phase"])
 
 
 def test_a_pin_keeps_records_readable(url):

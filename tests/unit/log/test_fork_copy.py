@@ -125,19 +125,20 @@ def test_an_heir_of_a_plain_log_is_plain():
     assert log_format.encode(tree.empty(TAG)) == log_format.encode(
         tree.heir(tree.empty(TAG), (), 1, 1, TAG)
     )
-    fork = tree.heir(tree.empty(TAG), (), 1, 1, TAG, (Ancestor("log", 1, 1),))
+    fork = tree.heir(tree.empty(TAG), (), 1, 1, TAG, (Ancestor("../log", 1, 1),))
     assert ({"fork"}, False) == (fork.features, fork.is_unborn)
 
 
 def test_limits_of_ancestors_do_not_fall():
     """They may be equal: a fork may be forked before it has anything of its own."""
     # EVIDENCE-OF: LOG-9
-    both = (Ancestor("a", 5, 2), Ancestor("b", 5, 2))
+    both = (Ancestor("../a", 5, 2), Ancestor("../b", 5, 2))
     fork = tree.heir(tree.empty(TAG), (), 5, 2, TAG, both)
     assert fork == log_format.decode(Manifest, log_format.encode(fork), "x")
-    fallen = tree.heir(tree.empty(TAG), (), 5, 2, TAG, (Ancestor("a", 5, 2), Ancestor("b", 4, 2)))
-    with pytest.raises(cordwood.CorruptionError, match="LOG-9"):
-        log_format.encode(fallen)
+    for wrong in (Ancestor("../b", 4, 2), Ancestor("a/../b", 5, 2), Ancestor("/b", 5, 2)):
+        fallen = tree.heir(tree.empty(TAG), (), 5, 2, TAG, (both[0], wrong))
+        with pytest.raises(cordwood.CorruptionError, match="LOG-9"):
+            log_format.encode(fallen)
 
 
 # Where a node lies.

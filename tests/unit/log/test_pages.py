@@ -22,12 +22,13 @@ STAMP = 1_234_567_890_123_456
 COMPRESSIONS = ["none", "snappy", "lz4", "zstd"]
 
 
-@pytest.fixture(autouse=True)
-def vector():
-    """Only the vector kernel hashes pages."""
-    pytest.importorskip("numba")
-    before = kernels.use_kernel("numba")
-    yield
+@pytest.fixture(autouse=True, params=["numba", "hashlib"])
+def kernel(request):
+    """Run the test with each kernel."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    before = kernels.use_kernel(request.param)
+    yield request.param
     kernels.use_kernel(before)
 
 
@@ -57,6 +58,7 @@ def mixed_bodies(count, size_max, seed=1):
 
 
 @pytest.mark.usefixtures("never_decoded")
+@pytest.mark.parametrize("kernel", ["numba"], indirect=True)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize(
     "bodies",
@@ -75,6 +77,20 @@ def test_a_whole_fragment_passes_without_being_decoded(bodies, compression):
     pointer, data = make(content_of_bodies(bodies), compression)
     fragments.check(data, pointer)
     fragments.check(memoryview(data), pointer)
+
+
+@pytest.mark.usefixtures("never_decoded")
+@pytest.mark.parametrize("kernel", ["hashlib"], indirect=True)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "bodies",
+    [[b"x" * 136] * 20, [b"y" * 1000] * 4_000, mixed_bodies(4_000, 3_000)],
+    ids=["equal", "several pages", "long"],
+)
+def test_without_the_vector_kernel_only_some_are_not_decoded(bodies, compression):
+    """Those of one size, and long ones."""
+    pointer, data = make(content_of_bodies(bodies), compression)
+    fragments.check(data, pointer)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -120,14 +136,13 @@ def test_other_columns_are_decoded():
         fragments.check(data, damaged)
 
 
-def test_without_the_vector_kernel_it_is_decoded():
-    """With the same answer."""
+def test_short_ones_of_many_sizes_are_checked_as_well():
+    """Decoded or not, with the same answer."""
     pointer, data = make(content_of_bodies(mixed_bodies(50, 500)))
-    before = kernels.use_kernel("hashlib")
-    try:
-        fragments.check(data, pointer)
-    finally:
-        kernels.use_kernel(before)
+    fragments.check(data, pointer)
+    other = msgspec.structs.replace(pointer, setsum_hex="0" * 64)
+    with pytest.raises(CorruptionError):
+        fragments.check(data, other)
 
 
 @pytest.mark.parametrize(

@@ -178,3 +178,55 @@ def test_plain_segments_name_a_log(name):
 def test_other_names_name_no_log(name):
     """Empty, climbing and unprintable names are refused."""
     assert not paths.is_log_name(name)
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "c.d"]), min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "relative"),
+    [
+        ("trial", "orders", "../orders"),
+        ("wood/trial", "wood/orders", "../orders"),
+        ("wood/trial", "orders", "../../orders"),
+        ("trial", "wood/old/orders", "../wood/old/orders"),
+        ("orders", "orders/eu", "eu"),
+        ("orders/eu", "orders", ".."),
+        ("a/b/c", "a", "../.."),
+    ],
+)
+def test_a_log_names_another_by_the_way_there(name, other, relative):
+    """From its own folder, and back to the same name."""
+    assert relative == paths.relative_name(name, other)
+    assert paths.is_relative_name(relative)
+    assert other == paths.resolve_name(name, relative)
+
+
+@given(NAMES, NAMES, NAMES)
+def test_where_the_store_begins_makes_no_difference(name, other, folder):
+    """Two logs name each other the same way from any root that is above both."""
+    if name != other:
+        relative = paths.relative_name(name, other)
+        assert relative == paths.relative_name(f"{folder}/{name}", f"{folder}/{other}")
+        assert other == paths.resolve_name(name, relative)
+        assert f"{folder}/{other}" == paths.resolve_name(f"{folder}/{name}", relative)
+
+
+@pytest.mark.parametrize(
+    ("name", "relative", "missing"),
+    [("trial", "../../orders", 1), ("eu", "..", 1), ("a/b", "../../../../x", 2), ("a", "../..", 2)],
+)
+def test_a_name_above_the_root_is_none(name, relative, missing):
+    """And it is said how much higher the store would have to begin."""
+    assert paths.resolve_name(name, relative) is None
+    assert missing == paths.folders_missing(name, relative)
+    deeper = "/".join(["x"] * missing)
+    assert paths.resolve_name(f"{deeper}/{name}", relative) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "../", "/a", "a/", "../a/..", "a/../b", "./a", "..//a", ".../a", "../a b"]
+)
+def test_other_ways_lead_nowhere(text):
+    """Up first, then down by plain segments, and by nothing else."""
+    assert not paths.is_relative_name(text)

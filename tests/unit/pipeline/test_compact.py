@@ -36,7 +36,7 @@ def make(store):
 
 async def test_every_record_becomes_a_row(append, make):
     """Unchanged, in order, with where it comes from; and nothing twice."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-66
     table = await make()
     log = await append("a", [(b"k%d" % n if n % 2 else None, b"%d" % n) for n in range(100)])
     report = await compact(log, table, engine="local")
@@ -87,7 +87,7 @@ async def test_several_logs_in_one_commit(append, make, rows):
 
 async def test_the_report_proves_what_was_read(append, make):
     """Its setsum is the log's own; kept and left out are told apart."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-71
     table = await make("upsert")
     log = await append("a", [(b"k%d" % (n % 4), b"%d" % n) for n in range(50)])
     report = await compact(log, table, engine="local")
@@ -137,7 +137,7 @@ async def test_small_files_are_put_together(append, make, rows):
 
 async def test_the_newest_wins(append, make, rows):
     """Also over what the table has; files without a replaced key stay as they are."""
-    # EVIDENCE-OF: G-86
+    # EVIDENCE-OF: G-72
     table = await make("upsert")
     log = await append("a", [(b"k1", b"1"), (b"k2", b"1"), (b"k1", b"2")])
     await compact(log, table, engine="local")
@@ -155,7 +155,7 @@ async def test_the_newest_wins(append, make, rows):
 
 async def test_a_tombstone_deletes(append, make, rows):
     """In the same compaction, in a later one, and what never was."""
-    # EVIDENCE-OF: G-86
+    # EVIDENCE-OF: G-72
     table = await make("upsert")
     log = await append("a", [(b"k1", b"1"), (b"k2", b"1"), (b"k1", b""), (b"k9", b"")])
     report = await compact(log, table, engine="local")
@@ -188,7 +188,7 @@ async def test_a_key_belongs_to_its_log(append, make, rows):
 )
 async def test_records_without_a_key(append, make, rows, keyless, kept):
     """Are refused, skipped or kept, as the table was made."""
-    # EVIDENCE-OF: G-86
+    # EVIDENCE-OF: G-72
     table = await make("upsert", keyless)
     log = await append("a", [(b"k", b"1"), (None, b""), (b"k", b"2"), (None, b"x")])
     if kept is None:
@@ -221,7 +221,7 @@ RECORDS = st.lists(st.tuples(KEYS, st.booleans()), max_size=30)
 @settings(max_examples=40)
 def test_against_a_dictionary(rounds, batch_bytes):
     """Whatever is appended and however it is cut, the table is what a dictionary would be."""
-    # EVIDENCE-OF: G-86
+    # EVIDENCE-OF: G-72
 
     async def main():
         store = cordwood.Store.over(MemoryStore())
@@ -253,7 +253,7 @@ def test_against_a_dictionary(rounds, batch_bytes):
 
 async def test_a_damaged_fragment_fails_the_compaction(append, make, memory, rows):
     """It is named, and nothing is changed: no row is dropped in silence."""
-    # EVIDENCE-OF: G-87
+    # EVIDENCE-OF: G-73
     table = await make()
     log = await append("a", [(None, b"x" * 100)] * 20, batch_bytes=100)
     await compact(log, table, engine="local")
@@ -271,7 +271,7 @@ async def test_a_damaged_fragment_fails_the_compaction(append, make, memory, row
 
 async def test_a_damaged_file_of_the_table_is_found(append, make, memory):
     """Before its rows are written anew."""
-    # EVIDENCE-OF: G-87
+    # EVIDENCE-OF: G-73
     table = await make("upsert")
     log = await append("a", [(b"k", b"1")])
     await compact(log, table, engine="local")
@@ -287,7 +287,7 @@ async def test_a_damaged_file_of_the_table_is_found(append, make, memory):
 
 async def test_two_at_once(append, make, store, rows):
     """One commits, the other drops its work and says so; the table has everything once."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-66
     table = await make()
     log = await append("a", [(None, b"x")] * 50)
     reports = await asyncio.gather(*(compact(log, table, engine="local") for _ in range(4)))
@@ -299,7 +299,7 @@ async def test_two_at_once(append, make, store, rows):
 
 async def test_a_unit_done_twice(append, make, rows, monkeypatch):
     """As Spark may do: the second file is named by nobody."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-66
     table = await make()
     log = await append("a", [(None, b"x")] * 10)
     once = Compact.work
@@ -315,7 +315,7 @@ async def test_a_unit_done_twice(append, make, rows, monkeypatch):
 
 async def test_a_lost_unit_is_noticed(append, make, monkeypatch):
     """Results that do not add up to what the log says are not committed."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-71
     table = await make()
     log = await append("a", [(None, b"x" * 100)] * 20, batch_bytes=100)
     finish = Compact.finish
@@ -338,7 +338,7 @@ def _nothing(result):
 
 async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows):
     """Collection goes past it, by another cursor's leave, and takes nothing away."""
-    # EVIDENCE-OF: G-88
+    # EVIDENCE-OF: G-74
     table = await make()
     log = await append("a", [(None, b"x" * 100)] * 20, batch_bytes=100)
     work = Compact.work
@@ -361,7 +361,7 @@ async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, r
 
 async def test_pins_are_renewed(append, make, monkeypatch):
     """A long compaction keeps what it reads."""
-    # EVIDENCE-OF: G-88
+    # EVIDENCE-OF: G-74
     table = await make()
     log = await append("a", [(None, b"x")])
     renewed = asyncio.Event()

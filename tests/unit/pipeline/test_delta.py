@@ -43,7 +43,7 @@ def make(store):
 
 async def test_records_become_rows(append, make, rows):
     """Read by Delta's own library; the second compaction adds what is new."""
-    # EVIDENCE-OF: G-92
+    # EVIDENCE-OF: G-78
     table = await make()
     log = await append("a", [(None, b"%d" % n) for n in range(20)])
     assert (await compact(log, table, engine="local")).committed
@@ -61,7 +61,7 @@ async def test_records_become_rows(append, make, rows):
 
 async def test_newest_by_key(append, make, rows):
     """With tombstones; files that lose rows are replaced in the same commit."""
-    # EVIDENCE-OF: G-92
+    # EVIDENCE-OF: G-78
     table = await make("upsert")
     log = await append("a", [(b"k1", b"1"), (b"k2", b"1"), (b"k1", b"2")])
     await compact(log, table, engine="local")
@@ -88,7 +88,7 @@ async def test_what_others_wrote_is_kept(append, make, rows):
 
 async def test_two_at_once(append, make, rows):
     """One commits; everything is there once."""
-    # EVIDENCE-OF: G-92
+    # EVIDENCE-OF: G-78
     table = await make()
     log = await append("a", [(None, b"x")] * 20)
     reports = await asyncio.gather(*(compact(log, table, engine="local") for _ in range(3)))
@@ -99,7 +99,7 @@ async def test_two_at_once(append, make, rows):
 @pytest.mark.parametrize("arrives", [True, False])
 async def test_a_lost_answer_is_found(append, make, rows, monkeypatch, arrives):
     """The commit is in the table, or not; either way it is made once."""
-    # EVIDENCE-OF: G-92
+    # EVIDENCE-OF: G-78
     table = await make()
     log = await append("a", [(None, b"x")] * 20)
     write = DeltaTable.create_write_transaction

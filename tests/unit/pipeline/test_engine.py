@@ -86,7 +86,7 @@ async def test_a_job_from_plan_to_report():
 
 async def test_a_unit_that_fails():
     """The same error, with what was being done; the others are stopped; nothing is finished."""
-    # EVIDENCE-OF: G-87
+    # EVIDENCE-OF: G-73
     job = Doubling(Doubled(3))
     with pytest.raises(NotFoundError) as caught:
         await run(job, "local")

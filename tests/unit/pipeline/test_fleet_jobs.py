@@ -27,7 +27,7 @@ async def fleet(store, clock):
 
 async def test_collect_many(store, append, clock):
     """What can be freed is freed; what cannot is told, and holds up nothing."""
-    # EVIDENCE-OF: G-90
+    # EVIDENCE-OF: G-76
     for name in ("a", "b", "c"):
         log = await append(name, [(None, b"x")] * 10)
         if name != "c":
@@ -44,7 +44,7 @@ async def test_collect_many(store, append, clock):
 
 async def test_roll_up_of_all_members(store, fleet, clock):
     """Each log once, with whoever marked it; those worth it are selected, and why."""
-    # EVIDENCE-OF: G-90
+    # EVIDENCE-OF: G-76
     found = await roll_up_fleet(store, policy=Policy(min_records=50), clock=clock)
     assert ["m1", "m2"] == [member.member for member in found.members]
     assert {"logs/large", "logs/both", "logs/small"} == {dirty.log for dirty in found.dirty}

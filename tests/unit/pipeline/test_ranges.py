@@ -40,7 +40,7 @@ async def test_a_new_table_begins_at_the_cursor(log, table):
 
 async def test_a_table_goes_on_where_it_ends(log, table, append):
     """Wherever the cursor stands, at it or before it; and what is left behind is moved up."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-67
     await compact(log, table, engine="local")
     await append("a", [(None, b"more")])
     assert (11, 12) == await bounds(log, table)
@@ -54,7 +54,7 @@ async def test_a_table_goes_on_where_it_ends(log, table, append):
 
 async def test_a_cursor_is_moved_up_although_nothing_is_new(log, table):
     """A compaction died between its commit and its cursor."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-67
     await compact(log, table, engine="local")
     await log.cursors.save(CURSOR, 5, await log.cursors.load(CURSOR))
     assert not (await compact(log, table, engine="local")).committed
@@ -66,7 +66,7 @@ async def test_a_cursor_is_moved_up_although_nothing_is_new(log, table):
 
 async def test_a_cursor_ahead_is_refused(log, table, append):
     """The records in between would be missing: the error says which, and what to do."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-67
     await compact(log, table, engine="local")
     await append("a", [(None, b"more")] * 3)
     await log.cursors.save(CURSOR, 13, await log.cursors.load(CURSOR))

@@ -48,7 +48,7 @@ async def tables(store, logs=3):
 
 async def test_a_run_does_everything(store, fleet, pipeline, clock):
     """Compacted, collected, scrubbed; a later run deletes what had to wait."""
-    # EVIDENCE-OF: G-90
+    # EVIDENCE-OF: G-76
     await write(fleet)
     report = await pipeline().run()
     assert (3, 3, 30, {}) == (report.dirty, len(report.chosen), report.records, report.errors)
@@ -94,7 +94,7 @@ async def test_only_what_is_worth_it(store, fleet, pipeline, clock):
 
 async def test_one_bad_log_holds_up_nothing(store, fleet, pipeline, memory):
     """It is in the report, with the reason."""
-    # EVIDENCE-OF: G-90
+    # EVIDENCE-OF: G-76
     await write(fleet)
     (fragment,) = await cordwood.Log(store, "logs/1").reader().scan()
     await memory.put(f"logs/1/{fragment.path}", b"spoiled")
@@ -106,7 +106,7 @@ async def test_one_bad_log_holds_up_nothing(store, fleet, pipeline, memory):
 
 async def test_a_run_that_died_is_resumed(store, fleet, pipeline, monkeypatch, clock):
     """Whatever it had compacted and not collected is collected by the next one."""
-    # EVIDENCE-OF: G-91
+    # EVIDENCE-OF: G-77
 
     async def die(self, report, progress):
         raise KeyboardInterrupt

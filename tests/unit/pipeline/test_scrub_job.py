@@ -47,7 +47,7 @@ async def spoil(memory, key):
 
 async def test_a_whole_log(log):
     """Every record, and the sum of the manifest."""
-    # EVIDENCE-OF: G-89
+    # EVIDENCE-OF: G-75
     report = await agree(log)
     assert (60, True) == (report.records, report.ok)
     assert report.nodes > 0
@@ -56,7 +56,7 @@ async def test_a_whole_log(log):
 
 async def test_what_is_wrong_is_named(log, memory):
     """A changed fragment, a missing one, one of another place; each by its key."""
-    # EVIDENCE-OF: G-89
+    # EVIDENCE-OF: G-75
     fragments = await log.reader().scan()
     await spoil(memory, f"a/{fragments[3].path}")
     await memory.delete([f"a/{fragments[30].path}"])
@@ -70,7 +70,7 @@ async def test_what_is_wrong_is_named(log, memory):
 
 async def test_damaged_metadata(log, memory):
     """A node, then the manifest: what cannot be reached is not counted."""
-    # EVIDENCE-OF: G-89
+    # EVIDENCE-OF: G-75
     node = (await log.manifest()).nodes[0]
     await spoil(memory, f"a/{node.path}")
     assert not (await agree(log)).ok
@@ -89,7 +89,7 @@ async def test_an_empty_log_and_none(store):
 
 async def test_what_is_collected_meanwhile_is_not_missed(log, monkeypatch, clock, memory):
     """Fragments that are gone because a cursor let them go are no fault; others are."""
-    # EVIDENCE-OF: G-89
+    # EVIDENCE-OF: G-75
     fragments = await log.reader().scan()
     work = Scrub.work
 

@@ -107,7 +107,7 @@ async def test_a_table_is_a_name(tmp_path):
 
 async def test_a_commit_is_one_step(table):
     """Rows and position are there together; an older view does not commit again."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-66
     seen, since = await table.look(), await table.begin()
     assert await table.commit(seen, change(await put(table, "1", range(1, 4)), 1, 4, since))
     assert [1, 2, 3] == await offsets(table)
@@ -160,7 +160,7 @@ class LosingStore(MemoryStore):
 @pytest.mark.parametrize("has_file", [True, False])
 async def test_a_lost_answer_is_found(lost, has_file):
     """A commit whose answer is lost is made once, and known to be."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-66
     memory = LosingStore()
     table = Table(cordwood.Store.over(memory), "t")
     await table.create(mode="upsert")
@@ -174,7 +174,7 @@ async def test_a_lost_answer_is_found(lost, has_file):
 
 async def test_what_was_dropped_waits_for_its_readers(table, clock, memory):
     """A reader of the state before has the grace interval; then the file goes."""
-    # EVIDENCE-OF: G-83
+    # EVIDENCE-OF: G-69
     since = await table.begin()
     stays = await put(table, "0", [1])
     old = await put(table, "1", [2, 3])
@@ -205,7 +205,7 @@ def _counts(report):
 
 async def test_a_late_reader_is_told(table, clock):
     """Its file is gone because it was replaced: that is no damage."""
-    # EVIDENCE-OF: G-83
+    # EVIDENCE-OF: G-69
     old = await put(table, "1", [1])
     await table.commit(await table.look(), change(old, 1, 2, await table.begin()))
     reading = table._rows(old, None, verify=True)
@@ -235,7 +235,7 @@ async def test_orphans_go_by_age(table, clock, memory):
 
 async def test_a_commit_that_took_too_long_gives_up(table, clock):
     """Half of what an orphan may live; so that a sweep never takes what is about to be named."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-68
     seen, since = await table.look(), await table.begin()
     file = await put(table, "1", [1])
     clock.pass_s(HOUR_S / 2)
@@ -249,7 +249,7 @@ async def test_a_commit_that_took_too_long_gives_up(table, clock):
 
 async def test_a_commit_that_slept_meets_the_sweep(table, clock):
     """One that had looked, then slept, and whose file was swept, does not name it."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-68
     since = await table.begin()
     file = await put(table, "1", [1])
     seen = await table.look()
@@ -286,7 +286,7 @@ async def test_a_sweep_beside_a_commit(table, memory, clock):
 
 async def test_scrub_names_what_is_wrong(table, memory):
     """A changed byte, another file in its place, a missing one."""
-    # EVIDENCE-OF: G-84
+    # EVIDENCE-OF: G-70
     files = [await put(table, str(n), [n]) for n in range(1, 4)]
     since = await table.begin()
     for n, file in enumerate(files, 1):

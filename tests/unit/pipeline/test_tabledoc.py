@@ -82,7 +82,7 @@ def test_an_upsert_may_hold_fewer_rows():
 )
 def test_what_is_not_understood_is_refused(error, data):
     """A newer format, an unknown field, another type."""
-    # EVIDENCE-OF: G-84
+    # EVIDENCE-OF: G-70
     with pytest.raises(error):
         decode(json.dumps(msgspec.to_builtins(doc()) | data).encode(), "t/TABLE")
 

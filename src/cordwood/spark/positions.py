@@ -1,0 +1,71 @@
+"""Where a streaming query stands in its logs: what Spark keeps for it in the checkpoint.
+
+::
+
+    {"store": "file:///data/wood", "cursor": "copy",
+     "logs": {"orders": {"offset": 4711, "incarnation": "9b1c…"}}}
+
+An offset is the first one that was not read. The incarnation tells a log from another that had or
+will have its name, so that a checkpoint is never used with a log it does not belong to. Store and
+cursor are there for whoever sees only this (spark/keeper.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from cordwood.base.errors import InvalidInputError
+
+
+class Position(Struct, frozen=True):
+    """Where it stands in one log."""
+
+    offset: int
+    incarnation: str = ""
+    """Empty if the log has none: another program wrote it last."""
+
+
+class Positions(Struct, frozen=True):
+    """Where it stands in all of them."""
+
+    logs: dict[str, Position]
+    store: str = ""
+    cursor: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As Spark wants it."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return built
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Positions:
+        """What Spark has kept.
+
+        Raises:
+            InvalidInputError: another source has written it.
+        """
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidInputError(
+                f"the checkpoint is not of a query that reads logs: {error}",
+                hint="start the query with a checkpoint of its own",
+            ) from error
+
+
+def shares(lags: Mapping[str, int], most: int) -> dict[str, int]:
+    """How much each log may give of `most` together: nobody waits for one that has more.
+
+    >>> shares({"a": 10, "b": 1_000, "c": 1_000}, 100)
+    {'a': 10, 'b': 45, 'c': 45}
+    """
+    given: dict[str, int] = {}
+    left = most
+    for place, (name, lag) in enumerate(sorted(lags.items(), key=lambda item: item[1])):
+        given[name] = min(lag, -(-left // (len(lags) - place)))
+        left -= given[name]
+    return given

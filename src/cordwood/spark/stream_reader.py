@@ -1,0 +1,265 @@
+"""`spark.readStream.format("cordwood")`: one log or several, followed batch by batch.
+
+The object lives on the driver, in one process for the whole query; what it needs to go on after a
+restart is in the checkpoint (spark/positions.py). Tasks read their splits as those of a batch read
+do.
+
+A batch ends where its limits say, in whole records, fragments or bytes, and the logs share them
+fairly. With `availableNow` it also ends where the logs ended when the query began. Between the plan
+of a batch and its end its files are kept by the query's cursor, or without one for as long as the
+log's grace interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cordwood.base import portal
+from cordwood.base.errors import CollectedError, NotFoundError, StateError
+from cordwood.log import tree
+from cordwood.log.format import Manifest
+from cordwood.log.log import Log
+from cordwood.log.reader import Limits
+from cordwood.spark.keeper import advance_all, hold
+from cordwood.spark.options import parse
+from cordwood.spark.plan import Planner, find, limits_of
+from cordwood.spark.positions import Position, Positions, shares
+from cordwood.spark.schema import check
+from cordwood.spark.splits import Split, Work, cut
+from cordwood.spark.task import open_store, read_split
+
+LOOKS_AT_ONCE = 50
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows logs."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        """No I/O: it is pickled, and sent to every task."""
+        check(schema)
+        self._schema = schema
+        self._options = parse(options, streaming=True)
+        self._ceiling: dict[str, int] | None = None
+        """With `availableNow`: where the logs ended when the query began."""
+        self._held = False
+        """Whether the cursors were looked after since this process began."""
+
+    # What Spark asks the driver.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query begins that has no checkpoint yet."""
+        return portal.current().run(self._begin()).to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What a batch may hold; `latestOffset` looks at all of the options."""
+        options = self._options
+        if options.max_records is not None:
+            return ReadMaxRows(options.max_records)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.max_fragments is not None:
+            return ReadMaxFiles(options.max_fragments)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember where the logs end now."""
+        found = portal.current().run(self._look())
+        self._ceiling = {name: manifest.next_offset for name, manifest in found.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends."""
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        work = self._end(Positions.of(start), is_limited=is_limited)
+        return portal.current().run(work).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the logs end, for the query's progress: the difference is the lag."""
+        found = portal.current().run(self._look())
+        ends = {name: _position(m, m.next_offset) for name, m in found.items()}
+        return self._positions(ends).to_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The splits of a batch, the logs one after the other."""
+        return portal.current().run(self._plan(Positions.of(start), Positions.of(end)))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """An earlier batch is finished: its records are needed no more."""
+        portal.current().run(advance_all(Positions.of(end), open_store(self._options.place.store)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a split, in a task."""
+        return read_split(partition, self._schema, self._options)
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    # How it is found out.
+
+    async def _look(self, known: Mapping[str, Position] | None = None) -> dict[str, Manifest]:
+        """The manifest of every log that is meant, and of those that a checkpoint knows."""
+        logs = {log.name: log for log in await find(self._options.place)}
+        for name in known or ():
+            logs.setdefault(name, Log(open_store(self._options.place.store), name))
+        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def load(log: Log) -> Manifest:
+            async with turns:
+                return await log.manifest()
+
+        found = await asyncio.gather(*map(load, logs.values()))
+        return dict(zip(logs, found, strict=True))
+
+    async def _begin(self) -> Positions:
+        found = await self._look()
+        starts = {
+            name: _position(manifest, await self._start_of(self._log(name), manifest))
+            for name, manifest in found.items()
+        }
+        positions = self._positions(starts)
+        await self._hold(positions)
+        return positions
+
+    async def _start_of(self, log: Log, manifest: Manifest) -> int:
+        """Where a query begins in a log."""
+        options = self._options
+        if options.start_offset is not None or options.start_time_us is not None:
+            limits = Limits(start_time_us=options.start_time_us)
+            _, begin, _ = await Planner(log).bounds(options.start_offset, limits)
+            return begin
+        if options.starting_at == "latest":
+            return manifest.next_offset
+        if options.cursor is not None and options.starting_at is None:
+            try:
+                return (await log.cursors.load(options.cursor)).offset
+            except NotFoundError:
+                pass
+        return manifest.oldest_offset
+
+    async def _hold(self, positions: Positions) -> None:
+        """Make the cursors, where there are none, once in the life of this process."""
+        cursor = self._options.cursor
+        if cursor is not None and not self._held:
+            for name, position in positions.logs.items():
+                await hold(self._log(name), cursor, position.offset)
+        self._held = True
+
+    async def _end(self, start: Positions, *, is_limited: bool) -> Positions:
+        found = await self._look(start.logs)
+        begins = {name: self._begin_of(name, m, start) for name, m in found.items()}
+        await self._hold(
+            self._positions({n: _position(found[n], begin) for n, begin in begins.items()})
+        )
+        ends = {name: manifest.next_offset for name, manifest in found.items()}
+        if self._ceiling is not None:
+            ends = {n: min(end, self._ceiling.get(n, begins[n])) for n, end in ends.items()}
+        ends = {name: max(begins[name], end) for name, end in ends.items()}
+        if is_limited:
+            ends = await self._limited(found, begins, ends)
+        return self._positions({n: _position(m, ends[n]) for n, m in found.items()})
+
+    def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
+        """Where a batch begins in a log. One that the checkpoint does not know is new.
+
+        Raises:
+            StateError: the checkpoint is of another log.
+            CollectedError: what comes next is gone.
+        """
+        there = start.logs.get(name)
+        if there is None:
+            return manifest.oldest_offset
+        is_other = {there.incarnation, manifest.incarnation} - {""}
+        if len(is_other) > 1 or there.offset > manifest.next_offset:
+            raise StateError(
+                f"the checkpoint is of another log than {name!r}: it was destroyed and made anew, "
+                "or an older state of it was restored",
+                hint="start the query with a checkpoint of its own",
+            )
+        if there.offset >= manifest.oldest_offset:
+            return there.offset
+        if self._options.on_collected == "oldest":
+            return manifest.oldest_offset
+        raise CollectedError(
+            f"log {name!r}: the query goes on at offset {there.offset}, which has been collected; "
+            f"the oldest is {manifest.oldest_offset}",
+            hint="give the query a cursor (option cursor), which holds back collection; to go on "
+            "without what is gone, set option onCollected to oldest",
+        )
+
+    async def _limited(
+        self, found: Mapping[str, Manifest], begins: Mapping[str, int], ends: Mapping[str, int]
+    ) -> dict[str, int]:
+        options = self._options
+        lags = {name: ends[name] - begins[name] for name in found if ends[name] > begins[name]}
+        limited = dict(ends)
+        if options.max_records is not None:
+            for name, share in shares(lags, options.max_records).items():
+                limited[name] = begins[name] + share
+        if options.max_bytes is None and options.max_fragments is None:
+            return limited
+        for name in lags:
+            limited[name] = await self._cut(
+                self._log(name), found[name], begins[name], limited[name], len(lags)
+            )
+        return limited
+
+    async def _cut(self, log: Log, manifest: Manifest, begin: int, end: int, num_logs: int) -> int:
+        """Where the log's share of bytes and fragments ends: behind one fragment at least."""
+        most_bytes, most_files = self._options.max_bytes, self._options.max_fragments
+        num_bytes = num_files = 0
+        place = begin
+        objects = log.objects
+        async with aclosing(objects.walk(tree.roots(manifest), begin, end)) as fragments:
+            async for fragment in fragments:
+                num_bytes += fragment.num_bytes
+                num_files += 1
+                is_over = (most_bytes is not None and num_bytes * num_logs > most_bytes) or (
+                    most_files is not None and num_files > max(1, most_files // num_logs)
+                )
+                if is_over and place > begin:
+                    break
+                place = min(end, fragment.limit)
+        return place
+
+    async def _plan(self, start: Positions, end: Positions) -> list[Split]:
+        found = await self._look(end.logs)
+        works: list[Work] = []
+        for name, position in end.logs.items():
+            begin = self._begin_of(name, found[name], start)
+            if begin < position.offset:
+                planner = Planner(self._log(name))
+                view, _, _ = await planner.bounds(begin, limits_of(self._options))
+                if position.offset > view.next_offset:
+                    raise StateError(
+                        f"log {name!r} ends at {view.next_offset}, before the end of the batch, "
+                        f"{position.offset}: an older state of it was restored",
+                        hint="start the query with a checkpoint of its own",
+                    )
+                size = self._options.split_bytes
+                works.append(await planner.range(view, begin, position.offset, size))
+        return cut(works, self._options.split_bytes)
+
+    def _log(self, name: str) -> Log:
+        return Log(open_store(self._options.place.store), name)
+
+    def _positions(self, logs: dict[str, Position]) -> Positions:
+        options = self._options
+        return Positions(logs, options.place.store, options.cursor or "")
+
+
+def _position(manifest: Manifest, offset: int) -> Position:
+    return Position(offset, manifest.incarnation)
