@@ -16,8 +16,8 @@ written before the first compaction and after every step (pipeline/reports.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from cordwood.pipeline import reports
 from cordwood.pipeline.collect import Collected, collect_logs
 from cordwood.pipeline.compact import CompactReport, compact
 from cordwood.pipeline.delta import Delta
+from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO
 from cordwood.pipeline.reports import Chosen, RunReport, Scrubbed
 from cordwood.pipeline.rollup import roll_up_fleet
@@ -39,8 +40,6 @@ from cordwood.pipeline.scrub import scrub_log
 from cordwood.pipeline.table import Table
 from cordwood.pipeline.tabledoc import Keyless, Mode
 from cordwood.store.url import Store
-
-T = TypeVar("T")
 
 AT_ONCE = 4
 """Logs worked on together."""
@@ -228,7 +227,7 @@ class Pipeline:
             finally:
                 step.done()
 
-        done = await _some_at_once(list(by_table), work)
+        done = await each(list(by_table), work, AT_ONCE)
         return replace(
             report, compacted=tuple(one for one in done if one is not None), errors=errors
         )
@@ -243,7 +242,7 @@ class Pipeline:
             step.done()
             return done
 
-        done = await _some_at_once(logs, work)
+        done = await each(logs, work, AT_ONCE)
         errors = {one.log: one.error for one in done if one.error}
         return replace(
             report,
@@ -270,7 +269,7 @@ class Pipeline:
             wrong = tuple(fault.message for fault in found.errors)
             return Scrubbed(name, found.ok, found.records, wrong)
 
-        done = await _some_at_once(logs, work)
+        done = await each(logs, work, AT_ONCE)
         errors = {one.log: one.errors[0] for one in done if not one.ok}
         return replace(report, scrubbed=tuple(done), errors=report.errors | errors)
 
@@ -303,17 +302,6 @@ def _chosen(one: Selected) -> Chosen:
 
 def _logs_of(compacted: Sequence[CompactReport]) -> list[str]:
     return sorted({ranged.log for one in compacted for ranged in one.ranges})
-
-
-async def _some_at_once(names: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The results, in order; a few are worked on together."""
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def one(name: str) -> T:
-        async with turns:
-            return await work(name)
-
-    return await asyncio.gather(*(one(name) for name in names))
 
 
 class _Step:

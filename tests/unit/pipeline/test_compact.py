@@ -201,6 +201,18 @@ async def test_records_without_a_key(append, make, rows, keyless, kept):
     assert kept == {key.decode() if isinstance(key, bytes) else key for _, key in found}
 
 
+async def test_beginning_inside_a_fragment(append, make, rows):
+    """What lies before the start neither counts nor deletes, although it is read."""
+    table = await make("upsert")
+    log = await append("a", [(b"k1", b""), (b"k2", b"1"), (b"k3", b"1"), (b"k2", b"2")], 10**6)
+    await log.cursors.init("compaction", 3)
+    report = await compact(log, table, engine="local")
+    assert (2, 2, 0) == (report.records, report.kept, report.tombstones)
+    assert {("a", b"k3"): b"1", ("a", b"k2"): b"2"} == await rows(table)
+    (position,) = (await table.state()).positions.values()
+    assert (3, 5) == (position.first, position.limit)
+
+
 KEYS = st.integers(0, 5)
 RECORDS = st.lists(st.tuples(KEYS, st.booleans()), max_size=30)
 
