@@ -47,7 +47,7 @@ print(json.dumps({"records": report.records, "committed": report.committed,
 @pytest.mark.slow
 def test_a_worker_of_a_cluster_is_killed(tmp_path):
     """With its executor and its Python workers: the table has everything once, as it should be."""
-    # EVIDENCE-OF: G-80, G-93
+    # EVIDENCE-OF: G-66, G-79
     if reason := missing():
         pytest.skip(reason)
     wood = sync.Store(f"file://{tmp_path}/wood")
