@@ -254,6 +254,10 @@ class Table:
         """The table as it is now. One GET."""
         return TableSeen(*await self._load())
 
+    async def sync(self) -> None:
+        """Return once the table as it was seen would survive a power cut."""
+        await self.store.sync([self._key(TABLE)])
+
     async def begin(self) -> int:
         """What time it is by the store's clock. One PUT, one HEAD."""
         key = self._key(CLOCK)
