@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cordwood.spark.session import missing, session
 
 if TYPE_CHECKING:
-    from cordwood.spark.keeper import keep_cursors
+    from cordwood.spark.keeper import advance, keep_cursors
     from cordwood.spark.read import read_log, release
     from cordwood.spark.tables import read_table
 
 _HOMES = {
+    "advance": "cordwood.spark.keeper",
     "keep_cursors": "cordwood.spark.keeper",
     "read_log": "cordwood.spark.read",
     "read_table": "cordwood.spark.tables",
@@ -23,7 +24,7 @@ _HOMES = {
 }
 """Where the names are defined that need pyspark."""
 
-__all__ = ["keep_cursors", "missing", "read_log", "read_table", "release", "session"]
+__all__ = ["advance", "keep_cursors", "missing", "read_log", "read_table", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,8 @@ Spark tells a source that a batch is finished one batch later, and of the last o
 wants the cursor to follow at once adds a listener, in the driver, for all queries of a session::
 
     cordwood.spark.keep_cursors(spark)
+
+or calls `cordwood.spark.advance(query)` when a query has ended.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from cordwood.store.url import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 async def hold(log: Log, cursor: str, offset: int) -> None:
@@ -56,20 +59,48 @@ async def hold(log: Log, cursor: str, offset: int) -> None:
             return
 
 
-async def advance(log: Log, cursor: str, offset: int) -> None:
-    """Move the cursor up to `offset`, if it stands before it. One GET, one PUT."""
-    witness = await log.cursors.load(cursor)
+async def move(log: Log, cursor: str, offset: int) -> None:
+    """Move the cursor up to `offset`, if it stands before it. One GET, one PUT.
+
+    One that somebody deleted is made again, to hold back what the query has not read yet.
+    """
+    try:
+        witness = await log.cursors.load(cursor)
+    except NotFoundError:
+        await hold(log, cursor, offset)
+        return
     if witness.offset < offset:
         # Another process of the same query was faster: it knows at least as much.
         with suppress(ConflictError):
             await log.cursors.save(cursor, offset, witness)
 
 
-async def advance_all(positions: Positions, store: Store) -> None:
+async def move_all(positions: Positions, store: Store) -> None:
     """Move the cursor in every log of a query up to what was finished."""
     if positions.cursor:
         for name, position in positions.logs.items():
-            await advance(Log(store, name), positions.cursor, position.offset)
+            await move(Log(store, name), positions.cursor, position.offset)
+
+
+def advance(query: StreamingQuery) -> None:
+    """Move a query's cursors up to what it has finished, by its last progress.
+
+    For the end of a query, whose last batch Spark tells its source nothing of: call it after
+    `awaitTermination`. It may be called at any time, and again.
+    """
+    progress = query.lastProgress
+    for source in [] if progress is None else progress["sources"]:
+        positions = _positions(source["endOffset"])
+        if positions is not None and positions.cursor:
+            portal.current().run(move_all(positions, Store(positions.store)))
+
+
+def _positions(text: Any) -> Positions | None:
+    """Where a query stands by its progress; None if its source is of another kind."""
+    try:
+        return Positions.of(json.loads(text))
+    except (InvalidInputError, TypeError, json.JSONDecodeError):
+        return None
 
 
 class CursorKeeper(StreamingQueryListener):
@@ -81,13 +112,11 @@ class CursorKeeper(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """A batch is in the checkpoint: what it has read is needed no more."""
         for source in event.progress.sources:
+            positions = _positions(source.endOffset)
+            if positions is None or not positions.cursor:
+                continue
             try:
-                positions = Positions.of(json.loads(source.endOffset))
-                if positions.cursor:
-                    work = advance_all(positions, Store(positions.store))
-                    portal.current().run(work)
-            except (InvalidInputError, TypeError, json.JSONDecodeError):
-                continue  # Another kind of source.
+                portal.current().run(move_all(positions, Store(positions.store)))
             except CordwoodError as error:
                 # Only collection waits for it; the next batch moves it as well.
                 warnings.warn(f"a cursor was not moved: {error}", stacklevel=1)

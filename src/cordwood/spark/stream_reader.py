@@ -5,14 +5,13 @@ restart is in the checkpoint (spark/positions.py). Tasks read their splits as th
 do.
 
 A batch ends where its limits say, in whole records, fragments or bytes, and the logs share them
-fairly. With `availableNow` it also ends where the logs ended when the query began. Between the plan
-of a batch and its end its files are kept by the query's cursor, or without one for as long as the
-log's grace interval.
+fairly (spark/admission.py). With `availableNow` it also ends where the logs ended when the query
+began. Between the plan of a batch and its end its files are kept by the query's cursor, or without
+one for as long as the log's grace interval.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -32,18 +31,17 @@ from pyspark.sql.types import StructType
 from cordwood.base import portal
 from cordwood.base.errors import CollectedError, NotFoundError, StateError
 from cordwood.log import tree
-from cordwood.log.format import Manifest
+from cordwood.log.format import Fragment, Manifest
 from cordwood.log.log import Log
-from cordwood.log.reader import Limits
-from cordwood.spark.keeper import advance_all, hold
+from cordwood.log.reader import NO_LIMITS, Limits
+from cordwood.spark.admission import Allowance, Amount, Backlog, admit
+from cordwood.spark.keeper import hold, move_all
 from cordwood.spark.options import parse
-from cordwood.spark.plan import Planner, find, limits_of
+from cordwood.spark.plan import Planner, find, in_turns
 from cordwood.spark.positions import Position, Positions, shares
 from cordwood.spark.schema import check
 from cordwood.spark.splits import Split, Work, cut
 from cordwood.spark.task import open_store, read_split
-
-LOOKS_AT_ONCE = 50
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,8 +54,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = parse(options, streaming=True)
         self._ceiling: dict[str, int] | None = None
         """With `availableNow`: where the logs ended when the query began."""
-        self._held = False
-        """Whether the cursors were looked after since this process began."""
+        self._held: set[str] = set()
+        """Logs whose cursor was looked after since this process began."""
+        self._turn = 0
+        """Which log comes first among equals, where they share a batch."""
 
     # What Spark asks the driver.
 
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """An earlier batch is finished: its records are needed no more."""
-        portal.current().run(advance_all(Positions.of(end), open_store(self._options.place.store)))
+        portal.current().run(move_all(Positions.of(end), open_store(self._options.place.store)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a split, in a task."""
@@ -110,19 +110,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # How it is found out.
 
-    async def _look(self, known: Mapping[str, Position] | None = None) -> dict[str, Manifest]:
-        """The manifest of every log that is meant, and of those that a checkpoint knows."""
-        logs = {log.name: log for log in await find(self._options.place)}
-        for name in known or ():
-            logs.setdefault(name, Log(open_store(self._options.place.store), name))
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+    async def _look(self, known: Positions | None = None) -> dict[str, Manifest]:
+        """The manifest of every log that is meant, if they are those that a checkpoint knows.
 
-        async def load(log: Log) -> Manifest:
-            async with turns:
-                return await log.manifest()
+        Raises:
+            StateError: the checkpoint is of other logs.
+        """
+        logs = await find(self._options.place)
+        names = [log.name for log in logs]
+        for name in set(known.logs if known is not None else ()) - set(names):
+            await self._check_gone(name)
+        found = await in_turns(log.manifest() for log in logs)
+        return dict(zip(names, found, strict=True))
 
-        found = await asyncio.gather(*map(load, logs.values()))
-        return dict(zip(logs, found, strict=True))
+    async def _check_gone(self, name: str) -> None:
+        """A log that was destroyed no longer matches a pattern; any other is somebody else's."""
+        place = self._options.place
+        if place.is_pattern:
+            try:
+                await self._log(name).manifest()
+            except NotFoundError:
+                return
+        raise StateError(
+            f"the checkpoint is of log {name!r}, and the query reads {', '.join(place.names)}",
+            hint="start the query with a checkpoint of its own",
+        )
 
     async def _begin(self) -> Positions:
         found = await self._look()
@@ -153,24 +165,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _hold(self, positions: Positions) -> None:
         """Make the cursors, where there are none, once in the life of this process."""
         cursor = self._options.cursor
-        if cursor is not None and not self._held:
-            for name, position in positions.logs.items():
+        for name, position in positions.logs.items():
+            if cursor is not None and name not in self._held:
                 await hold(self._log(name), cursor, position.offset)
-        self._held = True
+                self._held.add(name)
 
     async def _end(self, start: Positions, *, is_limited: bool) -> Positions:
-        found = await self._look(start.logs)
+        found = await self._look(start)
         begins = {name: self._begin_of(name, m, start) for name, m in found.items()}
         await self._hold(
             self._positions({n: _position(found[n], begin) for n, begin in begins.items()})
         )
-        ends = {name: manifest.next_offset for name, manifest in found.items()}
+        # A log that is new is only entered: where it begins must be in the checkpoint before any
+        # record of it is read, or a batch made again might begin elsewhere.
+        ends = {n: m.next_offset if n in start.logs else begins[n] for n, m in found.items()}
         if self._ceiling is not None:
             ends = {n: min(end, self._ceiling.get(n, begins[n])) for n, end in ends.items()}
         ends = {name: max(begins[name], end) for name, end in ends.items()}
         if is_limited:
             ends = await self._limited(found, begins, ends)
-        return self._positions({n: _position(m, ends[n]) for n, m in found.items()})
+        reached = {n: _position(m, ends[n]) for n, m in found.items()}
+        return self._positions({**start.logs, **reached})
 
     def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
         """Where a batch begins in a log. One that the checkpoint does not know is new.
@@ -209,40 +224,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_records is not None:
             for name, share in shares(lags, options.max_records).items():
                 limited[name] = begins[name] + share
-        if options.max_bytes is None and options.max_fragments is None:
+        allowance = Allowance(None, options.max_bytes, options.max_fragments)
+        if allowance.is_unlimited:
             return limited
-        for name in lags:
-            limited[name] = await self._cut(
-                self._log(name), found[name], begins[name], limited[name], len(lags)
-            )
+        names = list(lags)
+        backlogs = await in_turns(
+            self._backlog(self._log(name), found[name], begins[name], limited[name], allowance)
+            for name in names
+        )
+        self._turn += 1
+        admitted = admit(backlogs, allowance, self._turn)
+        for name, end in zip(names, admitted, strict=True):
+            limited[name] = min(limited[name], end)
         return limited
 
-    async def _cut(self, log: Log, manifest: Manifest, begin: int, end: int, num_logs: int) -> int:
-        """Where the log's share of bytes and fragments ends: behind one fragment at least."""
-        most_bytes, most_files = self._options.max_bytes, self._options.max_fragments
-        num_bytes = num_files = 0
-        place = begin
-        objects = log.objects
-        async with aclosing(objects.walk(tree.roots(manifest), begin, end)) as fragments:
+    async def _backlog(
+        self, log: Log, manifest: Manifest, begin: int, end: int, allowance: Allowance
+    ) -> Backlog:
+        """What is waiting in a log, as far as a batch could take it."""
+        found: list[Fragment] = []
+        backlog, total = Backlog(begin, found), Amount()
+        async with aclosing(log.objects.walk(tree.roots(manifest), begin, end)) as fragments:
             async for fragment in fragments:
-                num_bytes += fragment.num_bytes
-                num_files += 1
-                is_over = (most_bytes is not None and num_bytes * num_logs > most_bytes) or (
-                    most_files is not None and num_files > max(1, most_files // num_logs)
-                )
-                if is_over and place > begin:
+                found.append(fragment)
+                total = total + backlog.amount(-1)
+                if allowance.share(total) > 1:
                     break
-                place = min(end, fragment.limit)
-        return place
+        return backlog
 
     async def _plan(self, start: Positions, end: Positions) -> list[Split]:
-        found = await self._look(end.logs)
+        found = await self._look(end)
         works: list[Work] = []
         for name, position in end.logs.items():
+            if name not in start.logs or position.offset == start.logs[name].offset:
+                continue
+            if name not in found:
+                raise NotFoundError(f"log {name!r}, which a batch of the query reads, is gone")
             begin = self._begin_of(name, found[name], start)
             if begin < position.offset:
                 planner = Planner(self._log(name))
-                view, _, _ = await planner.bounds(begin, limits_of(self._options))
+                view, _, _ = await planner.bounds(begin, NO_LIMITS)
                 if position.offset > view.next_offset:
                     raise StateError(
                         f"log {name!r} ends at {view.next_offset}, before the end of the batch, "
