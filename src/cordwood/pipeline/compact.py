@@ -150,6 +150,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     async def plan(self, engine: Engine) -> list[RewriteUnit]:
         """Find the ranges, hold them, and cut the work into units."""
         self._seen, ranges = await self.survey()
+        await self.target.sync()
         # Left behind by one that died; or the first: from now on it holds back collection.
         await each(ranges, lambda ranged: self._move_up(ranged, ranged.start), LOOKS_AT_ONCE)
         wanted = [ranged for ranged in ranges if ranged.num_records]
@@ -223,6 +224,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         )
         committed = await self.target.commit(self._seen, change)
         if committed:
+            await self.target.sync()
             await each(
                 self._ranges, lambda ranged: self._move_up(ranged, ranged.limit), LOOKS_AT_ONCE
             )

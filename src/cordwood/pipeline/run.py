@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError, StoreError
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Reason, Selected, reasons, select
 from cordwood.fleet.survey import survey
@@ -158,7 +158,7 @@ class Pipeline:
             dirty=len(rolled.dirty),
             chosen=tuple(map(_chosen, rolled.selected)),
             waiting=tuple(reports.left_behind(before)),
-            unswept=tuple(reports.left_unswept(before)),
+            unswept=self._unswept(before, rolled.selected),
             errors=rolled.errors,
         )
         await reports.save(self.store, report)
@@ -176,11 +176,23 @@ class Pipeline:
     async def every(
         self, interval_s: float, *, progress: StepProgress | None = None
     ) -> AsyncGenerator[RunReport, None]:
-        """Run for ever, `interval_s` seconds from one end to the next begin; a report each time."""
+        """Run for ever, `interval_s` seconds from one end to the next begin; a report each time.
+
+        A store that fails ends a run, which then has an error and no report in the store, and not
+        the loop: the next run may find it well.
+        """
         if not interval_s > 0:
             raise InvalidInputError(f"an interval is more than 0 seconds, not {interval_s!r}")
         while True:
-            yield await self.run(progress=progress)
+            try:
+                report = await self.run(progress=progress)
+            except StoreError as error:
+                report = RunReport(
+                    id=self._entropy.token(),
+                    begun_us=self._clock.now_us(),
+                    errors={self.store.url: error.message},
+                )
+            yield report
             await asyncio.sleep(interval_s)
 
     async def status(self, *, runs: int = 5) -> Status:
@@ -273,14 +285,20 @@ class Pipeline:
         errors = {one.log: one.errors[0] for one in done if not one.ok}
         return replace(report, scrubbed=tuple(done), errors=report.errors | errors)
 
-    async def _sweep(self, report: RunReport) -> RunReport:
-        """Tables that were written now, and those with files that still waited for readers."""
+    def _unswept(
+        self, before: Sequence[RunReport], selected: Sequence[Selected]
+    ) -> tuple[str, ...]:
+        """The tables to be swept; of Delta its own tools look after that."""
         if self._format == "delta":
-            return report
-        chosen = (self.table_of(one.log).name for one in report.chosen)
+            return ()
+        chosen = (self.table_of(one.dirty.log).name for one in selected)
+        return tuple(sorted({*reports.left_unswept(before), *chosen}))
+
+    async def _sweep(self, report: RunReport) -> RunReport:
+        """Tables that were written now, and those in which files still waited to be deleted."""
         swept, waiting = 0, []
         errors = dict(report.errors)
-        for name in sorted({*report.unswept, *chosen}):
+        for name in report.unswept:
             try:
                 found = await Table(self.tables, name, entropy=self._entropy).sweep()
             except NotFoundError:
@@ -290,7 +308,7 @@ class Pipeline:
                 waiting.append(name)
                 continue
             swept += found.dropped + found.orphans
-            if found.waiting:
+            if found.waiting or found.young:
                 waiting.append(name)
         return replace(report, swept=swept, unswept=tuple(waiting), errors=errors)
 
