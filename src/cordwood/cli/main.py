@@ -9,6 +9,7 @@ from cordwood.cli.demo import demo
 from cordwood.cli.fleet import fleet
 from cordwood.cli.log import log
 from cordwood.cli.pipeline import pipeline
+from cordwood.cli.spark import spark
 from cordwood.cli.store import store
 from cordwood.cli.table import table
 
@@ -28,6 +29,7 @@ cli.add_command(demo)
 cli.add_command(fleet)
 cli.add_command(log)
 cli.add_command(pipeline)
+cli.add_command(spark)
 cli.add_command(store)
 cli.add_command(table)
 

@@ -7,9 +7,10 @@ import gc
 import os
 import resource
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -145,6 +146,21 @@ def cpu_seconds() -> float:
     """CPU used by this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def tree_cpu_s() -> float:
+    """CPU used so far by this process and those below it that live: a JVM, its workers."""
+    parents, ticks = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
+    ours = {os.getpid()}
+    while more := {one for one, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks.get(one, 0) for one in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def rss_bytes() -> int:

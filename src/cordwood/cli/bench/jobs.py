@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cordwood.base.setsum import Setsum, kernel_name, use_kernel
-from cordwood.cli.bench.harness import stopwatch
+from cordwood.cli.bench.harness import stopwatch, tree_cpu_s
 from cordwood.cli.bench.scan import FRAGMENT_BYTES, memory_directory
 from cordwood.log.log import Log
 from cordwood.log.options import Options
@@ -107,25 +105,10 @@ class Took(NamedTuple):
 
 
 def _time(work: Callable[[], Setsum], expected: Setsum) -> Took:
-    before = _cpu_s()
+    before = tree_cpu_s()
     with stopwatch() as watch:
         assert work() == expected
-    return Took(watch.wall_s, _cpu_s() - before)
-
-
-def _cpu_s() -> float:
-    """CPU time of this process and those below it that live."""
-    parents, ticks = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
-    ours = {os.getpid()}
-    while more := {one for one, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(ticks.get(one, 0) for one in ours) / os.sysconf("SC_CLK_TCK")
+    return Took(watch.wall_s, tree_cpu_s() - before)
 
 
 async def _fill(log: Log, record_bytes: int, megabytes: int, *, keys: bool) -> None:
