@@ -66,11 +66,11 @@ def compaction(record_bytes: int, megabytes: int, repeats: int) -> dict[str, Any
 def _compact(store: Store, log: Log, mode: Any, does: Engine, number: int) -> Took:
     table = Table(store, f"{mode}-{does.name}-{number}")
     asyncio.run(table.create(mode=mode))
-    before = _cpu_s()
+    before = tree_cpu_s()
     with stopwatch() as watch:
         work = compact(log, table, cursor=f"{mode}_{does.name}_{number}", engine=does)
         assert asyncio.run(work).committed
-    return Took(watch.wall_s, _cpu_s() - before)
+    return Took(watch.wall_s, tree_cpu_s() - before)
 
 
 def _scrubs(log: Log, spark: Engine, repeats: int) -> dict[str, Any]:
