@@ -155,9 +155,18 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_document_runs(document, directory):
+def case(document: Path) -> object:
+    """A document; one that uses Spark runs where the other tests of Spark do."""
+    uses_spark = "from cordwood.spark import" in document.read_text(encoding="utf-8")
+    marks = [pytest.mark.spark, pytest.mark.xdist_group("spark")] if uses_spark else []
+    return pytest.param(document, marks=marks, id=str(document.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("document", [case(document) for document in DOCUMENTS])
+def test_document_runs(document, directory, request):
     """Every Python block and every command of the document works as it is written."""
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("spark")
     names: dict[str, object] = {"__name__": "__docs__"}
     relative = str(document.relative_to(ROOT))
     text = document.read_text(encoding="utf-8").replace("file:///tmp/", f"{directory.as_uri()}/")
