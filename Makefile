@@ -24,7 +24,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.j
 	else echo "npm is not installed: tests against an Azure server will be skipped"; fi
 	@touch $@
 
-demo: setup ## Create, append, read and prove a log in a local directory
+demo: setup ## Show the whole pipeline, from writers to a query, in a local directory
 	$(BIN)/cordwood demo
 
 # Groups (`xdist_group`) stay in one process: all tests that use Spark share one JVM.
@@ -36,10 +36,10 @@ check-static: format lint types layers ## Format, lint, types, layers
 check: check-static quick ## Everything quick: under two minutes
 
 format: setup
-	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff format --check src tests tools examples
 
 lint: setup
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff check src tests tools examples
 
 types: setup
 	$(BIN)/mypy
@@ -61,6 +61,10 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood log bench throughput
 	$(BIN)/cordwood log bench scan
 	$(BIN)/cordwood log bench memory
+	$(BIN)/cordwood spark bench read
+	$(BIN)/cordwood spark bench read --record 100
+	$(BIN)/cordwood pipeline bench scrub
+	$(BIN)/cordwood pipeline bench compact
 
 docs: setup ## Run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/docs

@@ -1,21 +1,20 @@
 """Append records, read them, prove them.
 
-Prints:
-    appended at 1 and 2
-    1 {"order": 1}
-    2 {"order": 2}
-    whole: True
+    python examples/append.py file:///data/wood/orders
+
+It makes the log, and prints what it reads.
 """
 
+from __future__ import annotations
+
 import sys
-import tempfile
 
 from cordwood import sync
 
 
-def main(directory: str) -> None:
-    """Work in this directory."""
-    log = sync.Log(f"file://{directory}", "orders")
+def main(url: str) -> None:
+    """Make a log at this URL, and use it."""
+    log = sync.Log.from_url(url)
     log.create()
     with log.writer() as writer:
         first = writer.append(b'{"order": 1}')  # returns when it is durable
@@ -28,4 +27,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
+    main(sys.argv[1])

@@ -1,16 +1,14 @@
 """A log as a DataFrame.
 
-Prints:
-    red 334
-    green 333
-    blue 333
-    offsets 501 to 1000
-    1000 records in 4 files
+    python examples/spark_read.py file:///data/wood/events
+
+It makes the log, fills it with a thousand events, and prints what queries find in it.
 """
+
+from __future__ import annotations
 
 import json
 import sys
-import tempfile
 
 from cordwood import sync
 from cordwood.spark import read_log, session
@@ -18,9 +16,9 @@ from cordwood.spark import read_log, session
 COLOURS = ("red", "green", "blue")
 
 
-def main(directory: str) -> None:
-    """Work in this directory."""
-    log = sync.Log(f"file://{directory}", "events")
+def main(url: str) -> None:
+    """Make a log at this URL, and use it."""
+    log = sync.Log.from_url(url)
     log.create()
     events = [json.dumps({"colour": COLOURS[n % 3]}).encode() for n in range(1000)]
     with log.writer() as writer:
@@ -46,4 +44,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
+    main(sys.argv[1])

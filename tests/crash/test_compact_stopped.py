@@ -1,8 +1,4 @@
-"""A compaction or a sweep dies after its k-th request, for every k; the next one finishes.
-
-Each death comes in two kinds: the last request never reached the store, or it took effect and its
-answer was lost. From then on the dead process reaches the store no more.
-"""
+"""A compaction or a sweep dies in its k-th request, for every k; the next one finishes."""
 
 from __future__ import annotations
 
@@ -13,76 +9,12 @@ import pytest
 import cordwood
 from cordwood import Table, compact
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.dying import DeadError, copy_of, dying
 from cordwood.testing.handclock import HandClock
 
 STEPS_MAX = 200
 KEYS = 6
 ROUNDS = 3
-
-
-class DeadError(BaseException):
-    """The process is gone."""
-
-
-class Dying:
-    """A store that a process reaches so many times."""
-
-    def __init__(self, inner, last, *, takes_effect):
-        """The request number `last`, from 1, is the one it dies in."""
-        self.inner = inner
-        self.left = last
-        self.takes_effect = takes_effect
-
-    async def _through(self, operation, *args):
-        self.left -= 1
-        if self.left < 0 or (self.left == 0 and not self.takes_effect):
-            raise DeadError
-        answer = await getattr(self.inner, operation)(*args)
-        if self.left == 0:
-            raise DeadError
-        return answer
-
-    async def get(self, key):
-        """One request."""
-        return await self._through("get", key)
-
-    async def get_range(self, key, start, length):
-        """One request."""
-        return await self._through("get_range", key, start, length)
-
-    async def head(self, key):
-        """One request."""
-        return await self._through("head", key)
-
-    async def put(self, key, data, mode="overwrite"):
-        """One request."""
-        return await self._through("put", key, data, mode)
-
-    async def delete(self, keys):
-        """One request for each object: it may die between two."""
-        for key in list(keys):
-            await self._through("delete", [key])
-
-    async def sync(self, keys):
-        """Free."""
-        await self.inner.sync(keys)
-
-    async def list(self, prefix="", start_after=""):
-        """One request."""
-        self.left -= 1
-        if self.left <= 0:
-            raise DeadError
-        async for meta in self.inner.list(prefix, start_after):
-            yield meta
-
-
-def copy_of(memory, clock):
-    """The same objects, with the same etags."""
-    copied = MemoryStore(clock=clock)
-    copied._objects = dict(memory._objects)
-    copied._keys = list(memory._keys)
-    copied._puts = memory._puts
-    return copied
 
 
 def over(memory):
@@ -161,8 +93,7 @@ async def check(memory, mode, rounds):
     assert (await log.scrub(deep=True)).ok
 
 
-@pytest.mark.parametrize("takes_effect", [False, True])
-def test_a_compaction_that_dies_is_resumed(begun, takes_effect):
+def test_a_compaction_that_dies_is_resumed(begun):
     """Before its commit, in it, behind it: the next one leaves everything in the table once."""
     # EVIDENCE-OF: G-66, G-67, G-77
     mode, memory = begun
@@ -170,7 +101,7 @@ def test_a_compaction_that_dies_is_resumed(begun, takes_effect):
     async def one(last):
         clock = HandClock()
         copied = copy_of(memory, clock)
-        log, table = over(Dying(copied, last, takes_effect=takes_effect))
+        log, table = over(dying(copied, last, takes_effect=True))
         try:
             await compact(log, table, engine="local")
         except DeadError:
@@ -219,9 +150,9 @@ def test_a_sweep_that_dies_is_resumed(takes_effect):
         await copied.put(f"table/data/{'0' * 32}.parquet", b"orphan")
         await table.sweep()
         clock.pass_s(10_000)
-        _, dying = over(Dying(copied, last, takes_effect=takes_effect))
+        _, doomed = over(dying(copied, last, takes_effect=takes_effect))
         try:
-            await dying.sweep()
+            await doomed.sweep()
         except DeadError:
             died = True
         else:

@@ -35,6 +35,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELLIPSIS = "…"
 COMMAND_S_MAX = 120.0
 
+ON_SPARK = (pytest.mark.spark, pytest.mark.xdist_group("spark"))
+"""What a document that uses Spark needs: a JRE, and the process of all tests that do."""
+
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*) *$")
 
 
@@ -155,18 +158,15 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-def case(document: Path) -> object:
-    """A document; one that uses Spark runs where the other tests of Spark do."""
-    uses_spark = "from cordwood.spark import" in document.read_text(encoding="utf-8")
-    marks = [pytest.mark.spark, pytest.mark.xdist_group("spark")] if uses_spark else []
-    return pytest.param(document, marks=marks, id=str(document.relative_to(ROOT)))
-
-
-@pytest.mark.parametrize("document", [case(document) for document in DOCUMENTS])
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=ON_SPARK if path.stem == "spark" else ()) for path in DOCUMENTS],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_document_runs(document, directory, request):
     """Every Python block and every command of the document works as it is written."""
-    if request.node.get_closest_marker("spark"):
-        request.getfixturevalue("spark")
+    if document.stem == "spark":
+        request.getfixturevalue("spark")  # The session that the document then finds.
     names: dict[str, object] = {"__name__": "__docs__"}
     relative = str(document.relative_to(ROOT))
     text = document.read_text(encoding="utf-8").replace("file:///tmp/", f"{directory.as_uri()}/")

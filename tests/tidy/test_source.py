@@ -177,9 +177,9 @@ ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name i
 """What a blocking class has on top, because it has no futures to hand out."""
 
 ONLY_ASYNC = {name: set() for name in TWINS} | {
-    "Delta": {"begin", "commit", "look"},
+    "Delta": {"begin", "commit", "look", "sync"},
     "Log": {"objects"},
-    "Table": {"begin", "commit", "look"},
+    "Table": {"begin", "commit", "look", "sync"},
 }
 """What makes sense on an event loop alone: the objects of a log, for tools that walk the tree; how
 a compaction changes a table."""

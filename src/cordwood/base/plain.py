@@ -36,7 +36,7 @@ _ROW_BYTES_MAX = 2048
 """Values of one size are copied up to this one: a longer copy costs more than it saves."""
 
 _ROWS_MAX = 512
-_ROWS_BYTES = 2**18
+_ROWS_BYTES = 2**17
 """How many rows there are: enough to fill them at once, few enough to stay near the processor."""
 
 _JOIN_BYTES_MAX = 512
@@ -76,7 +76,7 @@ def sum_items(
         if len(heads) >= _COPY_RECORDS_MIN and num_bytes <= len(heads) * _JOIN_BYTES_MAX:
             digests = _hash_joined(heads, values, places)
         else:
-            digests = _hash_in_place(heads, values, places[:-1], places[1:])
+            digests = _hash_in_place(heads, values, places)
         totals += _sum_digests(digests)
     return _listed(totals)
 
@@ -100,12 +100,12 @@ def sum_pages(
             totals += rows.sum(offsets[some], timestamps[some], matrix)
             continue
         is_worth_it = done > count or page.size >= count * _WALK_BYTES_MIN
-        limits = _walk(page, count) if is_worth_it and done <= len(offsets) else None
-        if limits is None:
+        if not is_worth_it or done > len(offsets):
             return None
-        starts = np.concatenate(([0], limits))[:-1] + _LENGTH.size
-        heads = _heads(offsets[some], timestamps[some])
-        totals += _sum_digests(_hash_in_place(heads, page, starts, limits))
+        digests = _hash_page(_heads(offsets[some], timestamps[some]), page)
+        if digests is None:
+            return None
+        totals += _sum_digests(digests)
     return _listed(totals) if done == len(offsets) else None
 
 
@@ -128,23 +128,27 @@ class _Rows:
         values: npt.NDArray[np.uint8],
     ) -> npt.NDArray[np.uint64]:
         """The column sums of records whose values are the rows of a matrix."""
-        begin = _NOTHING_HASHED.copy
         totals = np.zeros(8, np.uint64)
-        digests: list[bytes] = []
+        for start in range(0, len(values), _CHUNK_RECORDS):
+            some = slice(start, start + _CHUNK_RECORDS)
+            heads = _heads(offsets[some], timestamps[some])
+            totals += _sum_digests(self._hash(heads.view(np.uint8), values[some]))
+        return totals
+
+    def _hash(self, heads: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]) -> list[bytes]:
+        """The digest of each head followed by its value."""
+        begin = _NOTHING_HASHED.copy
+        digests = []
         for start in range(0, len(values), self._num):
             some = slice(start, start + self._num)
-            heads = _heads(offsets[some], timestamps[some])
-            filled = len(heads)
-            self._content[:filled, :_HEAD_BYTES] = heads.view(np.uint8)
+            filled = len(values[some])
+            self._content[:filled, :_HEAD_BYTES] = heads[some]
             self._content[:filled, _HEAD_BYTES:] = values[some]
             for item in self._items[:filled]:
                 hashed = begin()
                 hashed.update(item)
                 digests.append(hashed.digest())
-            if len(digests) >= _CHUNK_RECORDS:
-                totals += _sum_digests(digests)
-                digests = []
-        return totals + _sum_digests(digests)
+        return digests
 
 
 def _are_rows(count: int, size: int) -> bool:
@@ -163,19 +167,6 @@ def _matrix(page: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8] | 
     return matrix[:, _LENGTH.size :] if (lengths == size).all() else None
 
 
-def _walk(page: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.int64] | None:
-    """Where each value of a page ends; None if that many do not fill it."""
-    length_at, content, last = _LENGTH.unpack_from, page.data, page.size - _LENGTH.size
-    limits = []
-    at = 0
-    for _ in range(count):
-        if at > last:
-            return None
-        at += _LENGTH.size + length_at(content, at)[0]
-        limits.append(at)
-    return np.array(limits, np.int64) if at == page.size else None
-
-
 def _heads(offsets: npt.NDArray[np.uint64], timestamps: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
     heads = np.empty((len(offsets), 2), ">u8")
     heads[:, 0] = offsets
@@ -184,21 +175,35 @@ def _heads(offsets: npt.NDArray[np.uint64], timestamps: npt.NDArray[np.uint64]) 
 
 
 def _hash_in_place(
-    heads: npt.NDArray[Any],
-    values: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    limits: npt.NDArray[np.int64],
+    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """The digest of each head followed by its value."""
-    begin, content = _NOTHING_HASHED.copy, values.data
-    head_list = heads.view("V16")[:, 0].tolist()
+    begin, content, bounds = _NOTHING_HASHED.copy, values.data, places.tolist()
     digests = []
-    for head, start, limit in zip(head_list, starts.tolist(), limits.tolist(), strict=True):
+    for head, start, limit in zip(_listed_heads(heads), bounds, bounds[1:], strict=False):
         hashed = begin()
         hashed.update(head)
         hashed.update(content[start:limit])
         digests.append(hashed.digest())
     return digests
+
+
+def _hash_page(heads: npt.NDArray[Any], page: npt.NDArray[np.uint8]) -> list[bytes] | None:
+    """The same of values that lie behind their lengths; None if they do not fill the page."""
+    begin, content, length_at = _NOTHING_HASHED.copy, page.data, _LENGTH.unpack_from
+    digests = []
+    limit = 0
+    try:
+        for head in _listed_heads(heads):
+            start = limit + _LENGTH.size
+            limit = start + length_at(content, limit)[0]
+            hashed = begin()
+            hashed.update(head)
+            hashed.update(content[start:limit])
+            digests.append(hashed.digest())
+    except struct.error:
+        return None  # beyond the end
+    return digests if limit == page.size else None
 
 
 def _hash_joined(
@@ -223,6 +228,11 @@ def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:
     by_place = numbers.sum(axis=0, dtype=np.uint64)
     sums: npt.NDArray[np.uint64] = by_place.reshape(32, 8).sum(axis=0)
     return sums
+
+
+def _listed_heads(heads: npt.NDArray[Any]) -> list[bytes]:
+    listed: list[bytes] = heads.view("V16")[:, 0].tolist()
+    return listed
 
 
 def _listed(totals: npt.NDArray[np.uint64]) -> list[int]:

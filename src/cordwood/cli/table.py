@@ -116,5 +116,6 @@ def sweep(url: str, *, as_json: bool) -> None:
     else:
         click.echo(
             f"deleted {report.dropped:,} replaced files and {report.orphans:,} that nobody named, "
-            f"{size(report.bytes)}; {report.waiting:,} wait for their readers"
+            f"{size(report.bytes)}; {report.waiting:,} wait for their readers, "
+            f"{report.young:,} may still be named"
         )

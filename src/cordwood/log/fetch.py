@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pyarrow as pa
 
@@ -56,9 +56,6 @@ async def decode_table(data: Buffer, fragment: Fragment, *, verify: bool) -> pa.
 async def check_fragment(objects: LogObjects, fragment: Fragment, turn: asyncio.Lock) -> None:
     """Read a fragment and check all of it, without making records of it. One ranged GET.
 
-    Where hashing holds the interpreter it is done by one `turn` after the other: workers that wait
-    for each other are no faster, and cost a tenth more.
-
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
@@ -66,12 +63,20 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, turn: asyncio.
         fragments.check(await objects.get_fragment(fragment), fragment)
         return
     data = None if objects.is_local else await objects.get_fragment(fragment)
-    is_small = fragment.num_bytes < fragment.num_records * HASHLIB_FREE_BYTES
-    async with turn if is_small and not has_vector_kernel() else nullcontext():
+    async with _in_turn(fragment, turn):
         if data is None:
             await in_worker(_read_and_check, objects, fragment)
         else:
             await in_worker(fragments.check, data, fragment)
+
+
+def _in_turn(fragment: Fragment, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
+    """Where hashing holds the interpreter, it is done by one `turn` after the other.
+
+    Workers that wait for each other are no faster, and cost a tenth more.
+    """
+    is_small = fragment.num_bytes < fragment.num_records * HASHLIB_FREE_BYTES
+    return turn if is_small and not has_vector_kernel() else nullcontext()
 
 
 def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
@@ -89,6 +94,7 @@ class Ahead:
         """Nothing yet."""
         self._objects = objects
         self._verify = verify
+        self._turn = asyncio.Lock()
         self._num_bytes = 0
         self._fetches: deque[asyncio.Task[Buffer]] = deque()
         """Bytes of those that are not being decoded yet; none where the store is local."""
@@ -129,6 +135,8 @@ class Ahead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _make_table(self, fragment: Fragment, fetch: asyncio.Task[Buffer] | None) -> pa.Table:
-        if fetch is None:
-            return await fetch_table(self._objects, fragment, verify=self._verify)
-        return await decode_table(await fetch, fragment, verify=self._verify)
+        data = None if fetch is None else await fetch
+        async with _in_turn(fragment, self._turn) if self._verify else nullcontext():
+            if data is None:
+                return await fetch_table(self._objects, fragment, verify=self._verify)
+            return await decode_table(data, fragment, verify=self._verify)

@@ -27,8 +27,8 @@ range was read once, and that what was kept and what was left out are what was r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,13 +41,15 @@ from cordwood.log.format import Fragment
 from cordwood.log.log import Log
 from cordwood.log.pins import Pin
 from cordwood.pipeline.divide import UNIT_BYTES, divide
+from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
 from cordwood.pipeline.job import Job
-from cordwood.pipeline.keys import FileKeys, FragmentKeys, Keys, KeysSettings, KeysUnit
+from cordwood.pipeline.keys import Keys, KeysSettings
 from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
-from cordwood.pipeline.rewrite import FilePart, FragmentPart, RewriteUnit, Rewritten, rewrite
+from cordwood.pipeline.rewrite import RewriteUnit, Rewritten, rewrite
 from cordwood.pipeline.target import Change, Seen, Target
-from cordwood.pipeline.tiers import crowded
+from cordwood.pipeline.units import new_units, old_units, questions
+from cordwood.store.url import Store
 
 PIN_S = 3_600
 """How long the pin of a compaction that died stays; one that lives renews it."""
@@ -111,7 +113,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     def __init__(
         self,
         settings: CompactSettings,
-        stores: Sequence[Any] = (),
+        stores: Iterable[Store] = (),
         target: Target | None = None,
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
@@ -135,13 +137,9 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     async def survey(self) -> tuple[Seen, list[Range]]:
         """What is new in each log. One GET for the table, two for each log; nothing is changed."""
         seen = await self.target.look()
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
-
-        async def look(name: str) -> Range:
-            async with turns:
-                return await range_of(self._log(name), seen, self.settings.cursor)
-
-        return seen, await asyncio.gather(*(look(name) for name in self.settings.logs))
+        cursor = self.settings.cursor
+        logs = [self._log(name) for name in self.settings.logs]
+        return seen, await each(logs, lambda log: range_of(log, seen, cursor), LOOKS_AT_ONCE)
 
     async def weigh(self) -> int:
         """What is new, and for an upsert the table's files, whose keys are read."""
@@ -152,99 +150,50 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     async def plan(self, engine: Engine) -> list[RewriteUnit]:
         """Find the ranges, hold them, and cut the work into units."""
         self._seen, ranges = await self.survey()
-        for ranged in ranges:
-            # Left behind by one that died; or the first: from now on it holds back collection.
-            await move_up(self._log(ranged.log), self.settings.cursor, ranged.start)
-        self._ranges = [ranged for ranged in ranges if ranged.num_records]
-        if not self._ranges:
+        await self.target.sync()
+        # Left behind by one that died; or the first: from now on it holds back collection.
+        await each(ranges, lambda ranged: self._move_up(ranged, ranged.start), LOOKS_AT_ONCE)
+        wanted = [ranged for ranged in ranges if ranged.num_records]
+        if not wanted:
             return []
-        await self._pin()
+        await each(wanted, self._pin, LOOKS_AT_ONCE)
+        self._renewing = asyncio.ensure_future(self._renew())
         self._since_us = await self.target.begin()
-        for place, wanted in enumerate(self._ranges):
-            found = self._limited(await fragments_of(self._log(wanted.log), wanted))
-            taken = replace(wanted, limit=found[-1].limit)
-            self._ranges[place] = taken
+        for ranged, found in zip(
+            wanted, await each(wanted, self._find, LOOKS_AT_ONCE), strict=True
+        ):
+            taken = replace(ranged, limit=found[-1].limit)
+            self._ranges.append(taken)
             self._fragments += [(taken, fragment) for fragment in found]
         drops: Drops = {}
         if self._seen.mode == "upsert":
             drops = await self._losers(engine)
-        return [*self._new_units(drops), *self._old_units(drops)]
+        unit_bytes = self.settings.unit_bytes
+        return [
+            *new_units(self._fragments, self._seen, drops, unit_bytes),
+            *old_units(len(self._fragments), self._seen, drops, unit_bytes),
+        ]
 
-    def _limited(self, fragments: list[Fragment]) -> list[Fragment]:
+    async def _find(self, ranged: Range) -> Sequence[Fragment]:
+        """The fragments of a range, as many as this compaction takes."""
+        found = await fragments_of(self._log(ranged.log), ranged)
         most = self.settings.max_bytes
         if most is None:
-            return fragments
-        return list(next(divide(fragments, lambda fragment: fragment.num_bytes, most)))
-
-    def _new_units(self, drops: Drops) -> list[RewriteUnit]:
-        parts = [
-            FragmentPart(r.log, fragment, r.start, drops.get(source, b""), r.ancestors)
-            for source, (r, fragment) in enumerate(self._fragments)
-        ]
-        groups = divide(parts, lambda part: part.fragment.num_bytes, self.settings.unit_bytes)
-        return [
-            RewriteUnit(
-                mode=self._seen.mode,
-                keyless=self._seen.keyless,
-                fragments=group,
-                num_bytes=sum(part.fragment.num_bytes for part in group),
-            )
-            for group in groups
-        ]
-
-    def _old_units(self, drops: Drops) -> list[RewriteUnit]:
-        """Files that lose rows, each by itself; and small ones, several together."""
-        of_file = {
-            file.path: drops.get(len(self._fragments) + place, b"")
-            for place, file in enumerate(self._seen.files)
-        }
-        losing = [file for file in self._seen.files if of_file[file.path]]
-        small = crowded(self._seen.files, self.settings.unit_bytes)
-        if not all(file.setsum for file in small):
-            small = []  # Another program writes this table, and looks after its files itself.
-        together = list(divide(small, lambda file: file.bytes, self.settings.unit_bytes))
-        alone = [(file,) for file in losing if file not in small]
-        return [
-            RewriteUnit(
-                mode=self._seen.mode,
-                keyless=self._seen.keyless,
-                files=tuple(FilePart(file, of_file[file.path]) for file in group),
-                num_bytes=sum(file.bytes for file in group),
-            )
-            for group in (*alone, *together)
-        ]
+            return found
+        return next(divide(found, lambda fragment: fragment.num_bytes, most))
 
     async def _losers(self, engine: Engine) -> Drops:
-        """Ask which rows a newer one replaces: of the fragments first, then of the files."""
-        names = [ranged.log for ranged in self._ranges]
+        """Ask which rows a newer one replaces."""
         settings = self.settings
-        job = Keys(
-            KeysSettings(
-                settings.store,
-                tuple(names),
-                settings.table_store,
-                settings.table,
-                self._seen.keyless,
-            ),
-            self.stores,
+        question = KeysSettings(
+            settings.store,
+            tuple(ranged.log for ranged in self._ranges),
+            settings.table_store,
+            settings.table,
+            self._seen.keyless,
         )
-        fragments = [
-            FragmentKeys(source, names.index(r.log), fragment, r.start, r.ancestors)
-            for source, (r, fragment) in enumerate(self._fragments)
-        ]
-        files = [
-            FileKeys(len(fragments) + place, file) for place, file in enumerate(self._seen.files)
-        ]
-        target = settings.unit_bytes
-        fresh = [
-            KeysUnit(fragments=group, num_bytes=sum(part.fragment.num_bytes for part in group))
-            for group in divide(fragments, lambda part: part.fragment.num_bytes, target)
-        ]
-        old = [
-            KeysUnit(files=group, num_bytes=sum(part.file.bytes for part in group))
-            for group in divide(files, lambda part: part.file.bytes, target)
-        ]
-        return await engine.losers(job, fresh, old)
+        fresh, old = questions(self._fragments, self._seen, settings.unit_bytes)
+        return await engine.losers(Keys(question, self.stores), fresh, old)
 
     # Anywhere.
 
@@ -275,8 +224,10 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         )
         committed = await self.target.commit(self._seen, change)
         if committed:
-            for ranged in self._ranges:
-                await move_up(self._log(ranged.log), self.settings.cursor, ranged.limit)
+            await self.target.sync()
+            await each(
+                self._ranges, lambda ranged: self._move_up(ranged, ranged.limit), LOOKS_AT_ONCE
+            )
         return CompactReport(
             table=self.target.url,
             ranges=tuple(self._ranges),
@@ -310,12 +261,10 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     # The pins.
 
-    async def _pin(self) -> None:
-        for ranged in self._ranges:
-            name = f"compact_{self._entropy.token()}"
-            log = self._log(ranged.log)
-            self._pins.append(await log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S))
-        self._renewing = asyncio.ensure_future(self._renew())
+    async def _pin(self, ranged: Range) -> None:
+        name = f"compact_{self._entropy.token()}"
+        pin = self._log(ranged.log).pin(name, ranged.start, ranged.limit, ttl_s=PIN_S)
+        self._pins.append(await pin)
 
     async def _renew(self) -> None:
         while True:
@@ -328,12 +277,16 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
-        for pin in self._pins:
-            try:
+        pins, self._pins = self._pins, []
+
+        async def release(pin: Pin) -> None:
+            with suppress(CordwoodError):
                 await pin.release()
-            except CordwoodError:
-                continue
-        self._pins = []
+
+        await each(pins, release, LOOKS_AT_ONCE)
+
+    async def _move_up(self, ranged: Range, offset: int) -> None:
+        await move_up(self._log(ranged.log), self.settings.cursor, offset)
 
     def _log(self, name: str) -> Log:
         return Log(self.store(self.settings.store), name, entropy=self._entropy)

@@ -170,6 +170,9 @@ class Delta:
         seen: DeltaSeen = await self._ask(lambda: DeltaSeen(kind(self.url)))
         return seen
 
+    async def sync(self) -> None:
+        """Nothing: how durable a commit is the library decides."""
+
     async def begin(self) -> int:
         """Nothing: how long a file may wait for its commit is what `vacuum` is told."""
         return 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from msgspec import Struct
 from cordwood.base.errors import CordwoodError
 from cordwood.base.workers import in_worker
 from cordwood.pipeline import keys
+from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import Drops, Progress, failed
 from cordwood.pipeline.job import Job, Unit
 
@@ -40,49 +40,32 @@ class LocalEngine:
         self, job: Job[Any, Any, ResultT, Any], units: Sequence[Unit], progress: Progress | None
     ) -> list[ResultT]:
         """The results of the units, in their order; the first failure ends it."""
-        results: list[Any] = [None] * len(units)
         total = sum(unit.num_bytes for unit in units)
         done = 0
 
-        async def take(places: Iterator[int]) -> None:
+        async def take(unit: Unit) -> ResultT:
             nonlocal done
-            for place in places:
-                unit = units[place]
-                try:
-                    results[place] = await job.work(unit)
-                except CordwoodError as error:
-                    raise failed(job, unit, error) from error
-                done += unit.num_bytes
-                if progress is not None:
-                    progress(done, total)
+            try:
+                result = await job.work(unit)
+            except CordwoodError as error:
+                raise failed(job, unit, error) from error
+            done += unit.num_bytes
+            if progress is not None:
+                progress(done, total)
+            return result
 
         if progress is not None:
             progress(0, total)
-        await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
-        return results
+        return await each(units, take, AT_ONCE)
 
     async def losers(
         self, job: Job[Any, Any, Any, Any], fresh: Sequence[Unit], old: Sequence[Unit]
     ) -> Drops:
         """The rows that a newer one replaces, found in memory."""
-        units = [*fresh, *old]
-        batches: list[list[pa.RecordBatch]] = [[] for _ in units]
 
-        async def take(places: Iterator[int]) -> None:
-            for place in places:
-                batches[place] = [batch async for batch in job.rows(units[place])]
+        async def take(unit: Unit) -> list[pa.RecordBatch]:
+            return [batch async for batch in job.rows(unit)]
 
-        await _all(take, iter(range(len(units))), min(AT_ONCE, len(units)))
+        batches = await each([*fresh, *old], take, AT_ONCE)
         rows = [batch for of_unit in batches for batch in of_unit]
         return await in_worker(keys.losers, pa.Table.from_batches(rows, schema=keys.SCHEMA))
-
-
-async def _all(take: Any, places: Iterator[int], count: int) -> None:
-    """So many workers share the places; when one fails the others are stopped, and awaited."""
-    tasks = [asyncio.ensure_future(take(places)) for _ in range(count)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -69,7 +69,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...] = ()
     """Logs that a later run has to collect again."""
     unswept: tuple[str, ...] = ()
-    """Tables with files that a later run has to delete."""
+    """Tables in which a later run has files to delete; while it goes on, also those it writes."""
     errors: dict[str, str] = {}
     """What went wrong, by log, member or table; nothing of it held up the rest."""
 

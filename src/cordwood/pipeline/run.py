@@ -16,14 +16,14 @@ written before the first compaction and after every step (pipeline/reports.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError, StoreError
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Reason, Selected, reasons, select
 from cordwood.fleet.survey import survey
@@ -32,6 +32,7 @@ from cordwood.pipeline import reports
 from cordwood.pipeline.collect import Collected, collect_logs
 from cordwood.pipeline.compact import CompactReport, compact
 from cordwood.pipeline.delta import Delta
+from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO
 from cordwood.pipeline.reports import Chosen, RunReport, Scrubbed
 from cordwood.pipeline.rollup import roll_up_fleet
@@ -39,8 +40,6 @@ from cordwood.pipeline.scrub import scrub_log
 from cordwood.pipeline.table import Table
 from cordwood.pipeline.tabledoc import Keyless, Mode
 from cordwood.store.url import Store
-
-T = TypeVar("T")
 
 AT_ONCE = 4
 """Logs worked on together."""
@@ -159,7 +158,7 @@ class Pipeline:
             dirty=len(rolled.dirty),
             chosen=tuple(map(_chosen, rolled.selected)),
             waiting=tuple(reports.left_behind(before)),
-            unswept=tuple(reports.left_unswept(before)),
+            unswept=self._unswept(before, rolled.selected),
             errors=rolled.errors,
         )
         await reports.save(self.store, report)
@@ -177,11 +176,23 @@ class Pipeline:
     async def every(
         self, interval_s: float, *, progress: StepProgress | None = None
     ) -> AsyncGenerator[RunReport, None]:
-        """Run for ever, `interval_s` seconds from one end to the next begin; a report each time."""
+        """Run for ever, `interval_s` seconds from one end to the next begin; a report each time.
+
+        A store that fails ends a run, which then has an error and no report in the store, and not
+        the loop: the next run may find it well.
+        """
         if not interval_s > 0:
             raise InvalidInputError(f"an interval is more than 0 seconds, not {interval_s!r}")
         while True:
-            yield await self.run(progress=progress)
+            try:
+                report = await self.run(progress=progress)
+            except StoreError as error:
+                report = RunReport(
+                    id=self._entropy.token(),
+                    begun_us=self._clock.now_us(),
+                    errors={self.store.url: error.message},
+                )
+            yield report
             await asyncio.sleep(interval_s)
 
     async def status(self, *, runs: int = 5) -> Status:
@@ -228,7 +239,7 @@ class Pipeline:
             finally:
                 step.done()
 
-        done = await _some_at_once(list(by_table), work)
+        done = await each(list(by_table), work, AT_ONCE)
         return replace(
             report, compacted=tuple(one for one in done if one is not None), errors=errors
         )
@@ -243,7 +254,7 @@ class Pipeline:
             step.done()
             return done
 
-        done = await _some_at_once(logs, work)
+        done = await each(logs, work, AT_ONCE)
         errors = {one.log: one.error for one in done if one.error}
         return replace(
             report,
@@ -270,18 +281,24 @@ class Pipeline:
             wrong = tuple(fault.message for fault in found.errors)
             return Scrubbed(name, found.ok, found.records, wrong)
 
-        done = await _some_at_once(logs, work)
+        done = await each(logs, work, AT_ONCE)
         errors = {one.log: one.errors[0] for one in done if not one.ok}
         return replace(report, scrubbed=tuple(done), errors=report.errors | errors)
 
-    async def _sweep(self, report: RunReport) -> RunReport:
-        """Tables that were written now, and those with files that still waited for readers."""
+    def _unswept(
+        self, before: Sequence[RunReport], selected: Sequence[Selected]
+    ) -> tuple[str, ...]:
+        """The tables to be swept; of Delta its own tools look after that."""
         if self._format == "delta":
-            return report
-        chosen = (self.table_of(one.log).name for one in report.chosen)
+            return ()
+        chosen = (self.table_of(one.dirty.log).name for one in selected)
+        return tuple(sorted({*reports.left_unswept(before), *chosen}))
+
+    async def _sweep(self, report: RunReport) -> RunReport:
+        """Tables that were written now, and those in which files still waited to be deleted."""
         swept, waiting = 0, []
         errors = dict(report.errors)
-        for name in sorted({*report.unswept, *chosen}):
+        for name in report.unswept:
             try:
                 found = await Table(self.tables, name, entropy=self._entropy).sweep()
             except NotFoundError:
@@ -291,7 +308,7 @@ class Pipeline:
                 waiting.append(name)
                 continue
             swept += found.dropped + found.orphans
-            if found.waiting:
+            if found.waiting or found.young:
                 waiting.append(name)
         return replace(report, swept=swept, unswept=tuple(waiting), errors=errors)
 
@@ -303,17 +320,6 @@ def _chosen(one: Selected) -> Chosen:
 
 def _logs_of(compacted: Sequence[CompactReport]) -> list[str]:
     return sorted({ranged.log for one in compacted for ranged in one.ranges})
-
-
-async def _some_at_once(names: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The results, in order; a few are worked on together."""
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def one(name: str) -> T:
-        async with turns:
-            return await work(name)
-
-    return await asyncio.gather(*(one(name) for name in names))
 
 
 class _Step:

@@ -80,6 +80,8 @@ class SweepReport(Struct, frozen=True):
     bytes: int = 0
     waiting: int = 0
     """Files that are dropped, and still kept for readers."""
+    young: int = 0
+    """Files that no state names, and that a commit may still name."""
 
 
 class TableSeen(Seen):
@@ -252,6 +254,10 @@ class Table:
         """The table as it is now. One GET."""
         return TableSeen(*await self._load())
 
+    async def sync(self) -> None:
+        """Return once the table as it was seen would survive a power cut."""
+        await self.store.sync([self._key(TABLE)])
+
     async def begin(self) -> int:
         """What time it is by the store's clock. One PUT, one HEAD."""
         key = self._key(CLOCK)
@@ -300,19 +306,23 @@ class Table:
             if d.at_us and _is_older(d.at_us, meta.modified_us, doc.grace_s)
         }
         orphans: dict[str, int] = {}
+        young = 0
         async with aclosing(as_generator(self.store.list(self._key(DATA_PREFIX)))) as found:
             async for one in found:
                 path = one.key.removeprefix(self._key(""))
-                is_old = _is_older(one.modified_us, meta.modified_us, doc.orphan_s)
-                if path not in named and is_data(path) and is_old:
+                if path in named or not is_data(path):
+                    continue
+                if _is_older(one.modified_us, meta.modified_us, doc.orphan_s):
                     orphans[path] = one.size_bytes
+                else:
+                    young += 1
         await self.store.delete([self._key(path) for path in (*over, *orphans)])
         left = tuple(d for d in doc.dropped if d.path not in over)
         if over:
             # After the delete: a name that is left behind is deleted again.
             await self._replace((doc, etag), lambda doc: replace(doc, dropped=left))
         num_bytes = sum(over.values()) + sum(orphans.values())
-        return SweepReport(len(over), len(orphans), num_bytes, len(left))
+        return SweepReport(len(over), len(orphans), num_bytes, len(left), young)
 
     # Below.
 

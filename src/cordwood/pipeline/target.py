@@ -78,6 +78,14 @@ class Target(Protocol):
         """
         ...
 
+    async def sync(self) -> None:
+        """Return once the table as it was seen would survive a power cut.
+
+        Before anybody lets go of the records that it holds: somebody else's commit may be seen a
+        moment before it is durable.
+        """
+        ...
+
     async def begin(self) -> int:
         """What time it is by the store's clock, before the first file is written."""
         ...

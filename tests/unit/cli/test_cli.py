@@ -166,5 +166,6 @@ def test_bench_commands_run_briefly(run):
         *("--put-latency-ms", 5, "--seconds", 0.5, "--json"),
     )
     assert throughput["append"]["full"]["errors"] == 0
-    scan = run("log", "bench", "scan", "--megabytes", 8, "--repeats", 1, "--json")
+    scan = run("log", "bench", "scan", "--mixed", "--megabytes", 8, "--repeats", 1, "--json")
+    assert scan["mixed"]
     assert scan["none"]["unverified"]["ratio"] > 0

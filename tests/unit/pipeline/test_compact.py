@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood import CorruptionError, InternalError, InvalidInputError, Setsum, Table, compact
+from cordwood import (
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+    Setsum,
+    Table,
+    compact,
+    scrub_log,
+)
+from cordwood.log.bulk import Token
 from cordwood.pipeline import compact as module
 from cordwood.pipeline.compact import Compact, CompactSettings
 from cordwood.pipeline.job import rebuild
@@ -199,6 +209,18 @@ async def test_records_without_a_key(append, make, rows, keyless, kept):
     await compact(log, table, engine="local")
     found = await rows(table)
     assert kept == {key.decode() if isinstance(key, bytes) else key for _, key in found}
+
+
+async def test_beginning_inside_a_fragment(append, make, rows):
+    """What lies before the start neither counts nor deletes, although it is read."""
+    table = await make("upsert")
+    log = await append("a", [(b"k1", b""), (b"k2", b"1"), (b"k3", b"1"), (b"k2", b"2")], 10**6)
+    await log.cursors.init("compaction", 3)
+    report = await compact(log, table, engine="local")
+    assert (2, 2, 0) == (report.records, report.kept, report.tombstones)
+    assert {("a", b"k3"): b"1", ("a", b"k2"): b"2"} == await rows(table)
+    (position,) = (await table.state()).positions.values()
+    assert (3, 5) == (position.first, position.limit)
 
 
 KEYS = st.integers(0, 5)
@@ -410,3 +432,22 @@ async def test_a_worker_needs_only_the_settings(append, make, store, tmp_path):
         result = await worker.work(travelled)
         travelled = msgspec.json.decode(msgspec.json.encode(result), type=job.result_type)
         assert (await job.finish([travelled])).committed
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+async def test_bulk_commits_are_compacted(append, make, store, rows, mode):
+    """Their fragments count offsets from 0, and have other names."""
+    table = await make(mode)
+    log = await append("a", [(b"k1", b"1"), (b"k2", b"1")])
+    parts = [{"key": [b"k1", b"k3"], "body": [b"2", b"2"]}, {"key": [b"k3"], "body": [b"3"]}]
+    token = Token("job", 1)
+    await log.commit([await log.stage(pa.table(part), token) for part in parts], token)
+    report = await compact(log, table, engine="local")
+    assert (5, (await log.state()).setsum) == (report.records, Setsum.from_hex(report.setsum))
+    if mode == "append":
+        assert list(range(1, 6)) == (await table.to_arrow(["offset"]))["offset"].to_pylist()
+    else:
+        expected = {("a", b"k1"): b"2", ("a", b"k2"): b"1", ("a", b"k3"): b"3"}
+        assert expected == await rows(table)
+    assert (await scrub_log(log, engine="local")).ok
+    assert [] == await table.scrub()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import cordwood
-from cordwood import CorruptionError, InvalidInputError, Pipeline, Policy, Table
+from cordwood import CorruptionError, InvalidInputError, Pipeline, Policy, StoreError, Table
 from cordwood.pipeline import reports
 from cordwood.pipeline.reports import RunReport, last_runs, left_behind, save
 from cordwood.pipeline.run import Pipeline as AsyncPipeline
@@ -171,6 +171,22 @@ async def test_again_and_again(store, fleet, pipeline):
     assert {("roll up", 1), ("compact", 3), ("collect", 3), ("scrub", 3)} <= set(steps)
     with pytest.raises(InvalidInputError, match="an interval"):
         await anext(pipeline().every(0))
+
+
+async def test_a_store_that_fails_for_a_while(fleet, pipeline, memory, monkeypatch):
+    """Ends a run, not the loop."""
+    await write(fleet)
+    runs = pipeline().every(0.001)
+
+    def fail(*_):
+        raise StoreError("nobody answers", transient=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "list", fail)
+        report = await anext(runs)
+    assert ({"custom:": "nobody answers"}, False) == (report.errors, report.is_done)
+    assert 30 == (await anext(runs)).records
+    await runs.aclose()
 
 
 async def test_status(fleet, pipeline, memory, clock):

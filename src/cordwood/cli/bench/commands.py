@@ -91,12 +91,13 @@ def throughput(
 
 @bench.command()
 @click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
+@click.option("--mixed", is_flag=True, help="Sizes from half of that to half more.")
 @click.option("--megabytes", type=int, default=128, show_default=True)
 @click.option("--repeats", type=int, default=5, show_default=True)
 @command
-def scan(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
+def scan(*, record: int, mixed: bool, megabytes: int, repeats: int, as_json: bool) -> None:
     """Reading to Arrow beside pyarrow on the same files, and a deep scrub beside plain SHA3."""
-    result = scan_bench.scan(record, megabytes, repeats)
+    result = scan_bench.scan(record, megabytes, repeats, mixed=mixed)
     print_nested("scan", result, as_json=as_json)
 
 
