@@ -49,6 +49,29 @@ def test_words(run, log, url):
     )
 
 
+def test_append(run, url, capsys):
+    """No Spark at all."""
+    run("append.py", url)
+    assert capsys.readouterr().out.splitlines() == [
+        "appended at 1 and 2",
+        '1 {"order": 1}',
+        '2 {"order": 2}',
+        "whole: True",
+    ]
+
+
+def test_read(run, url, capsys):
+    """A query, a projection, and what the manifest says."""
+    run("spark_read.py", url)
+    assert capsys.readouterr().out.splitlines() == [
+        "red 334",
+        "green 333",
+        "blue 333",
+        "offsets 501 to 1000",
+        "1000 records in 4 files",
+    ]
+
+
 def test_every_example_is_tested():
     """By its name, above."""
     tested = Path(__file__).read_text()
