@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,29 +27,26 @@ from cordwood.log.options import Options
 from cordwood.spark import session
 from cordwood.store.url import Store
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 REACH = {1024: 0.9, 100: 0.7}
 """Of the peer's speed, unverified, by the size of a record."""
 
 WARM = 2
 """Runs that do not count: the JVM compiles what it runs often."""
 
-Frame = Callable[[], "DataFrame"]
+Frame = Callable[[], Any]
+"""Makes a DataFrame; pyspark itself is imported below cordwood.spark alone."""
 
 
 def read(record_bytes: int, megabytes: int, repeats: int) -> dict[str, Any]:
     """Unverified and verified, beside the peer."""
     spark = session("local[2]", conf={"spark.driver.memory": "2g"})
-    spark.sparkContext.setLogLevel("ERROR")
     with memory_directory() as place:
         log = Log(Store(str(place)), "log")
         asyncio.run(_fill(log, record_bytes, megabytes))
         state = asyncio.run(log.state())
         files = [str(file) for file in sorted((place / "log").glob("log/*/*.parquet"))]
 
-        def peer() -> DataFrame:
+        def peer() -> Any:
             columns = "offset BIGINT, timestamp_us BIGINT, body BINARY"
             return spark.read.schema(columns).parquet(*files)
 
