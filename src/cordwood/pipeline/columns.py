@@ -124,6 +124,8 @@ class Builder:
             compression=compression,
             # Where values repeat. Offsets never: Spark reads no dictionary of them as BIGINT.
             use_dictionary=["log", "stream"],
+            # Bounds of keys and bodies, which are in no order, exclude nothing.
+            write_statistics=["log", "offset", "timestamp", "stream"],
             # For who reads some columns only, and cannot check the whole file.
             write_page_checksum=True,
         )
