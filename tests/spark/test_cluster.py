@@ -38,7 +38,7 @@ def slowly(marks):
     def take(batches):
         Path(marks, f"{time.time_ns()}-{os.getpid()}").touch()
         for batch in batches:
-            time.sleep(0.4)
+            time.sleep(0.3)
             yield batch
 
     return take
@@ -74,7 +74,9 @@ spark.stop()
 
 
 def kill_one(cluster, driver, marks):
-    """Kill a worker while a task of its has just begun; then another takes its place."""
+    """Kill a worker while a task of its has just begun; there were two before."""
+    if len(cluster.workers) < 2:
+        cluster.add_worker()
     pause = threading.Event()
     while True:
         begun = sorted(marks.iterdir())
@@ -82,7 +84,6 @@ def kill_one(cluster, driver, marks):
             worker = cluster.owner(int(begun[-1].name.partition("-")[2]))
             if worker is not None:
                 cluster.kill(worker)
-                cluster.add_worker()
                 return
         assert driver.is_running, driver.result()
         pause.wait(0.02)
