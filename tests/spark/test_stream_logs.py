@@ -157,7 +157,7 @@ def test_a_sealed_log_ends(make, store):
     at, count = step(reader, reader.initialOffset())
     assert count == 20
     assert step(reader, at) == (at, 0)
-    assert reader.reportLatestOffset() == at
+    assert reader.reportLatestOffset()["logs"]["a"]["offset"] == at["logs"]["a"]["offset"]
 
 
 class Ended:

@@ -232,3 +232,32 @@ def test_a_log_becomes_another(spark, log, url, tmp_path):
     with sync.Log.from_url(target).reader() as reader:
         assert numbers(1, 1051) == [record.body.decode() for record in reader.read()]
     assert cordwood.Setsum() != sync.Log.from_url(target).state().setsum
+
+
+def test_the_first_batch_made_again_begins_where_it_did(spark, log, url, tmp_path):
+    """Spark keeps no beginning of it: one that died there must not silently begin elsewhere."""
+    # EVIDENCE-OF: G-64
+    made = log(100)
+    directory = tmp_path / "checkpoint"
+
+    def run(handle):
+        query = (
+            spark.readStream.format("cordwood")
+            .load(url)
+            .writeStream.foreachBatch(handle)
+            .option("checkpointLocation", str(directory))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def die(df, _):
+        if df.count():
+            raise RuntimeError("the sink is away")
+
+    with pytest.raises(Exception, match="the sink is away"):
+        run(die)
+    made.cursors.init("other", 51)
+    made.collect(wait_s=10)
+    with pytest.raises(Exception, match="goes on at offset 1, which has been collected"):
+        run(lambda df, _: df.count())

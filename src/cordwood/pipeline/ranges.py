@@ -4,8 +4,9 @@ The table itself says how much of a log it holds; the cursor says the same to ev
 collection above all. The table's commit comes first, the cursor moves after it. So::
 
     cursor behind the table     a compaction died in between: the cursor is moved up
-    cursor ahead of the table   somebody moved it: records would be missing, so this is refused
-    log not in the table        begin at the cursor; without one, at the oldest record
+    cursor ahead of the table   another table, or somebody, moved it: the table goes on where it
+                                ends, if that is still there; else it is told what is missing
+    log not in the table        begin at the oldest record, wherever the cursor stands
 """
 
 from __future__ import annotations
@@ -54,14 +55,13 @@ class Range(Struct, frozen=True, kw_only=True):
 
 
 async def range_of(log: Log, seen: Seen, cursor: str) -> Range:
-    """What is to be compacted of a log. Two GETs.
+    """What is to be compacted of a log. One GET.
 
     Raises:
         NotFoundError: there is no such log.
-        StateError: the cursor, the log or its name does not fit to what the table holds.
+        StateError: the log or its name does not fit to what the table holds.
         CollectedError: what the table needs next has been collected.
     """
-    witness = await find(log, cursor)
     manifest = await log.manifest()
     incarnation = manifest.incarnation
     if not incarnation:
@@ -75,7 +75,7 @@ async def range_of(log: Log, seen: Seen, cursor: str) -> Range:
             hint="compact this one into a table of its own",
         )
     position = seen.position(incarnation)
-    start = begin_of(log.name, manifest, position, witness)
+    start = begin_of(log.name, manifest, position, cursor)
     return Range(
         log=log.name,
         incarnation=incarnation,
@@ -87,19 +87,11 @@ async def range_of(log: Log, seen: Seen, cursor: str) -> Range:
     )
 
 
-def begin_of(
-    name: str, manifest: Manifest, position: Position | None, witness: Witness | None
-) -> int:
+def begin_of(name: str, manifest: Manifest, position: Position | None, cursor: str) -> int:
     """Where to begin in a log. See the module."""
     oldest, end = manifest.oldest_offset, manifest.next_offset
     if position is None:
-        return max(oldest, witness.offset) if witness is not None else oldest
-    if witness is not None and witness.offset > position.limit:
-        raise StateError(
-            f"the cursor {witness.name!r} of log {name!r} stands at {witness.offset}, and the "
-            f"table holds the log up to {position.limit}: the records between would be missing",
-            hint=f"move the cursor back to {position.limit}, or compact into a new table",
-        )
+        return oldest
     if position.limit > end:
         raise StateError(
             f"the table holds the log {name!r} up to {position.limit}, and the log ends at {end}",
@@ -109,7 +101,8 @@ def begin_of(
         raise CollectedError(
             f"the table holds the log {name!r} up to {position.limit}, and the log's oldest record "
             f"is {oldest}: those between were collected",
-            hint="compact into a new table; the cursor of a table holds collection back",
+            hint="compact into a new table. The cursor holds collection back: was "
+            f"{cursor!r} moved by hand, or by another table? Give each table a cursor of its own",
         )
     return position.limit
 

@@ -76,10 +76,14 @@ async def move(log: Log, cursor: str, offset: int) -> None:
 
 
 async def move_all(positions: Positions, store: Store) -> None:
-    """Move the cursor in every log of a query up to what was finished."""
+    """Move the cursor in every log of a query up to what was finished; those destroyed are gone."""
     if positions.cursor:
         for name, position in positions.logs.items():
-            await move(Log(store, name), positions.cursor, position.offset)
+            log = Log(store, name)
+            with suppress(NotFoundError):
+                is_other = {position.incarnation, (await log.manifest()).incarnation} - {""}
+                if len(is_other) < 2:
+                    await move(log, positions.cursor, position.offset)
 
 
 def advance(query: StreamingQuery) -> None:

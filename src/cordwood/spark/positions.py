@@ -21,20 +21,35 @@ from msgspec import Struct
 from cordwood.base.errors import InvalidInputError
 
 
-class Position(Struct, frozen=True):
+class Position(Struct, frozen=True, omit_defaults=True):
     """Where it stands in one log."""
 
     offset: int
     incarnation: str = ""
     """Empty if the log has none: another program wrote it last."""
+    begin: int = -1
+    """At the end of the first batch: where that begins. Spark keeps the end of a batch and takes
+    the end of the one before as its beginning; for the first it asks anew, and the log may have
+    been collected or written meanwhile."""
 
 
-class Positions(Struct, frozen=True):
+class Positions(Struct, frozen=True, omit_defaults=True):
     """Where it stands in all of them."""
 
     logs: dict[str, Position]
     store: str = ""
     cursor: str = ""
+    is_first: bool = False
+    """Whether it is where a query begins that has no checkpoint yet."""
+
+    def beginning(self) -> Positions:
+        """Where the first batch began that ends here."""
+        logs = {
+            name: Position(position.begin, position.incarnation)
+            for name, position in self.logs.items()
+            if position.begin >= 0
+        }
+        return Positions(logs, self.store, self.cursor)
 
     def to_dict(self) -> dict[str, Any]:
         """As Spark wants it."""

@@ -17,6 +17,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -95,7 +96,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of a batch, the logs one after the other."""
-        return portal.current().run(self._plan(Positions.of(start), Positions.of(end)))
+        begin, limit = Positions.of(start), Positions.of(end)
+        if begin.is_first:
+            # Made again, the first batch may be told of another beginning: it knows its own.
+            begin = limit.beginning()
+        return portal.current().run(self._plan(begin, limit))
 
     def commit(self, end: dict[str, Any]) -> None:
         """An earlier batch is finished: its records are needed no more."""
@@ -144,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         positions = self._positions(starts)
         await self._hold(positions)
-        return positions
+        return replace(positions, is_first=True)
 
     async def _start_of(self, log: Log, manifest: Manifest) -> int:
         """Where a query begins in a log."""
@@ -185,7 +190,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_limited:
             ends = await self._limited(found, begins, ends)
         reached = {n: _position(m, ends[n]) for n, m in found.items()}
-        return self._positions({**start.logs, **reached})
+        if start.is_first:
+            reached = {n: replace(p, begin=begins[n]) for n, p in reached.items()}
+            return self._positions(reached)
+        before = {name: replace(position, begin=-1) for name, position in start.logs.items()}
+        # The very same if nothing came: anything else is a batch for Spark.
+        return start if {**before, **reached} == before else self._positions({**before, **reached})
 
     def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
         """Where a batch begins in a log. One that the checkpoint does not know is new.
