@@ -117,7 +117,7 @@ async def in_turns(works: Iterable[Awaitable[T]]) -> list[T]:
 
 async def _plan(log: Log, options: ReadOptions) -> Work:
     work, pin = await freeze(log, options)
-    return work if pin is None else _held(work, pin.name, pin.ttl_s)
+    return work if pin is None else _held(work, pin.name, pin.ttl_s, by_tasks=True)
 
 
 async def _thaw(part: Frozen, options: ReadOptions) -> Work:
@@ -125,12 +125,15 @@ async def _thaw(part: Frozen, options: ReadOptions) -> Work:
     planner = Planner(Log(Store(options.place.store), part.log), pin=part.pin)
     view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
     work = await planner.range(view, begin, end, options.split_bytes)
-    return work if part.pin is None else _held(work, part.pin, options.pin_ttl_s)
+    if part.pin is None:
+        return work
+    return _held(work, part.pin, options.pin_ttl_s, by_tasks=False)
 
 
-def _held(work: Work, pin: str, ttl_s: int) -> Work:
-    """The work, with the pin that its tasks are to renew."""
-    return msgspec.structs.replace(work, hold=Hold(pin, ttl_s, SYSTEM_CLOCK.now_us()))
+def _held(work: Work, pin: str, ttl_s: int, *, by_tasks: bool) -> Work:
+    """The work, with the pin that keeps its files."""
+    hold = Hold(pin, ttl_s, SYSTEM_CLOCK.now_us(), by_tasks)
+    return msgspec.structs.replace(work, hold=hold)
 
 
 async def freeze(log: Log, options: ReadOptions) -> tuple[Work, Pin | None]:

@@ -28,12 +28,14 @@ Pointer = NodePointer | Fragment
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):
-    """The pin that keeps a read's files, for the tasks that renew it."""
+    """The pin that keeps a read's files."""
 
     name: str
     ttl_s: int
     planned_us: int
     """When the driver made it, by its clock."""
+    by_tasks: bool
+    """Whether the tasks are to renew it. What the driver renews, or the user's own, they leave."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):

@@ -115,7 +115,7 @@ class WorkReader:
         store = open_store(work.store)
         self.objects = work.objects(store)
         self._renewal = None
-        if work.hold is not None:
+        if work.hold is not None and work.hold.by_tasks:
             self._renewal = Renewal(Log(store, work.log), work.hold)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import threading
 
+import msgspec
 import pytest
 
 from cordwood import AlreadyExistsError, CollectedError, Log, Store, sync
 from cordwood.base.clock import SeededEntropy
 from cordwood.spark import pins
+from cordwood.spark.options import Frozen, parse
 from cordwood.spark.pins import KeptPin, Renewal, make_pin
+from cordwood.spark.plan import plan
 from cordwood.spark.splits import Hold
 from cordwood.testing.handclock import HandClock
 
@@ -61,7 +64,7 @@ async def test_a_task_renews_when_a_third_of_the_time_has_passed(log):
     """Not before, and not again for every task of the same process."""
     clock = HandClock()
     pin = await make_pin(log, 1, 11, 60)
-    hold = Hold(pin.name, 60, clock.now_us())
+    hold = Hold(pin.name, 60, clock.now_us(), by_tasks=True)
     first = await etag_of(log, pin.name)
     clock.pass_s(19)
     await Renewal(log, hold, clock=clock).renew_if_due()
@@ -78,7 +81,7 @@ async def test_a_task_of_an_ended_pin_goes_on(log):
     """Reading shows whether anything is gone; the pin itself is not worth an error."""
     clock = HandClock()
     pin = await make_pin(log, 1, 11, 60)
-    hold = Hold(pin.name, 60, clock.now_us())
+    hold = Hold(pin.name, 60, clock.now_us(), by_tasks=True)
     await pin.release()
     clock.pass_s(1_000)
     await Renewal(log, hold, clock=clock).renew_if_due()
@@ -134,3 +137,16 @@ def test_a_driver_that_ends_releases_its_pins(tmp_path):
     assert done.stderr == ""
     with pytest.raises(CollectedError):
         log.pinned(done.stdout.strip())
+
+
+async def test_tasks_leave_the_pins_of_read_log_to_the_driver(tmp_path):
+    """Two who renew one pin would refuse each other: the driver's would be the last."""
+    log = Log(f"file://{tmp_path}", "log")
+    async with log.writer(create=True) as writer:
+        await writer.append_many([b"x"] * 10)
+    pin = await make_pin(log, 1, 11, 60)
+    frozen = msgspec.json.encode([Frozen("log", 1, 11, pin.name)]).decode()
+    (split,) = await plan(parse({"path": log.url, "frozen": frozen}))
+    assert [False] == [work.hold.by_tasks for work in split.works]
+    (split,) = await plan(parse({"path": log.url}))
+    assert [True] == [work.hold.by_tasks for work in split.works]

@@ -79,7 +79,7 @@ def test_a_split_survives_the_way_to_a_task():
     """Pickled and unpacked it is what it was, nodes and fragments in the order of the log."""
     first, _, last = fragments([5, 5, 5])
     node = NodePointer("0" * 64, "snapshot/x", 1, Position(11), Position(21), 5)
-    ancestors, hold = (Ancestor("old", 5, 2),), Hold("spark_1", 60, 17)
+    ancestors, hold = (Ancestor("old", 5, 2),), Hold("spark_1", 60, 17, by_tasks=True)
     one = work([node, last, first], ancestors=ancestors, hold=hold)
     there = pickle.loads(pickle.dumps(Split([one])))
     assert there.works == [one]
