@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -66,6 +67,8 @@ def test_reads_writes_and_streams_through_connect(tmp_path, log, url, fill):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, url, str(tmp_path / "checkpoint")],
         capture_output=True,
+        # A port of its own, should another server run on this machine.
+        env={**os.environ, "SPARK_TESTING": "1"},
         text=True,
         timeout=240,
         check=False,

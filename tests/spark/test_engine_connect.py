@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -60,6 +61,8 @@ def test_jobs_through_connect(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, f"file://{tmp_path}/wood"],
         capture_output=True,
+        # A port of its own, should another server run on this machine.
+        env={**os.environ, "SPARK_TESTING": "1"},
         text=True,
         timeout=240,
         check=False,
