@@ -13,7 +13,7 @@ import pytest
 
 from cordwood import Setsum, sync
 from cordwood.spark.session import missing
-from cordwood.testing.sparkcluster import spark_cluster
+from cordwood.testing.cluster import spark_cluster
 
 FRAGMENTS = 24
 RECORDS = 1_500
@@ -58,16 +58,15 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path):
             bodies = [chance.bytes(1_000) for _ in range(RECORDS)]
             writer.append_arrow(pa.table({"body": bodies}))
     table.create()
-    (tmp_path / "cluster").mkdir()
     data = tmp_path / "wood" / "t" / "data"
-    with spark_cluster(tmp_path / "cluster") as cluster:
+    with spark_cluster() as cluster:
         words = [sys.executable, "-c", DRIVER, cluster.url, wood.url]
         with subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as driver:
             while driver.poll() is None and not (data.is_dir() and any(data.iterdir())):
                 threading.Event().wait(0.01)
-            cluster.kill_worker(0)
+            cluster.kill(cluster.workers[0])
             output, errors = driver.communicate(timeout=200)
     assert 0 == driver.returncode, errors[-4_000:]
     found = json.loads(output.splitlines()[-1])

@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from cordwood.base.errors import InvalidInputError
+from cordwood.base.errors import InternalError, InvalidInputError
 from cordwood.store.url import Store
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Job(ABC, Generic[SettingsT, UnitT, ResultT, ReportT]):
 
     def rows(self, unit: UnitT) -> AsyncIterator[pa.RecordBatch]:
         """What a unit gives to a question of the engine; only for jobs that are questions."""
-        raise NotImplementedError
+        raise InternalError(f"the job {self.name!r} is no question, and {unit.title} has no rows")
 
     async def __aenter__(self) -> Self:
         return self

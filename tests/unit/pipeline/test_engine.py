@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from cordwood import InvalidInputError, NotFoundError, StateError
+from cordwood import InternalError, InvalidInputError, NotFoundError, StateError
 from cordwood.pipeline import engine as module
 from cordwood.pipeline.engine import LOCAL_BYTES_MAX, choose, engine, run
 from cordwood.pipeline.job import Job, Unit, rebuild
@@ -150,6 +150,6 @@ def test_a_job_is_rebuilt_by_name():
 
 async def test_a_job_that_is_no_question():
     """Has no rows."""
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(InternalError, match="is no question"):
         Doubling(Doubled(1)).rows(Number(value=1))
     assert "Unit" == Unit().title
