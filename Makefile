@@ -53,8 +53,10 @@ quick: setup
 sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
 	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
 
-crash: setup ## Kill a real writer process KILLS times (200) and check that nothing is lost
+crash: setup ## Kill writers (KILLS times, 200), Spark queries and jobs: nothing is lost or doubled
 	$(BIN)/python tools/kill.py --kills $(KILLS)
+	$(BIN)/python tools/kill_stream.py
+	$(BIN)/python tools/write_many.py --kill
 
 bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood log bench latency
