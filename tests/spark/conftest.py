@@ -11,13 +11,14 @@ from cordwood import sync
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Every test here needs a JRE, and all of them run in one process: one JVM is enough."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+def pytest_itemcollected(item):
+    """Every test here needs a JRE, and all of them run in one process: one JVM is enough.
+
+    Marked while they are collected: later, the tests have been dealt out to processes already.
+    """
+    if item.path.is_relative_to(HERE):
+        item.add_marker(pytest.mark.spark)
+        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture

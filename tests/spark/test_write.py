@@ -103,19 +103,18 @@ def test_a_job_that_is_run_again_takes_effect_once(spark, url):
     assert 105 == len(bodies(url))
 
 
-def fail_once(batches):
-    """Hand batches on, and fail after some at the first try in every split."""
-    from pyspark import TaskContext
-
-    for number, batch in enumerate(batches):
-        if number == 4 and TaskContext.get().attemptNumber() == 0:
-            raise RuntimeError("this task dies half way")
-        yield batch
-
-
 def test_tasks_that_die_half_way_change_nothing(spark, url, tmp_path):
     """They are tried again; what they had uploaded is left, named by nobody."""
     # EVIDENCE-OF: G-61
+
+    def fail_once(batches):  # Within the test, so that it travels by value: workers lack `tests`.
+        from pyspark import TaskContext
+
+        for number, batch in enumerate(batches):
+            if number == 4 and TaskContext.get().attemptNumber() == 0:
+                raise RuntimeError("this task dies half way")
+            yield batch
+
     df = spark.range(0, 120_000, 1, 2).selectExpr("CAST(id AS STRING) AS body")
     df = df.mapInArrow(fail_once, "body STRING")
     append(df, url, fragmentBytes="64k")
