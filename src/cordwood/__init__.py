@@ -3,6 +3,8 @@
 The async core is here; `cordwood.sync` has blocking twins with the same names.
 """
 
+from typing import Any
+
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
@@ -22,6 +24,7 @@ from cordwood.base.errors import (
     UncertainError,
     UnsupportedError,
 )
+from cordwood.base.lazy import lazily
 from cordwood.base.setsum import Setsum
 from cordwood.fleet.fleet import Fleet
 from cordwood.fleet.rollup import RollUpReport
@@ -52,6 +55,14 @@ from cordwood.store.url import Store
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> Any:
+    """`Index` needs libraries that come with `cordwood[search]`: it is loaded when it is used."""
+    if name == "Index":
+        return lazily("cordwood.index.index", name)
+    raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+
+
 __all__ = [
     "AlreadyExistsError",
     "Code",
@@ -72,6 +83,7 @@ __all__ = [
     "FleetRolledUp",
     "FormatError",
     "Fragment",
+    "Index",
     "InternalError",
     "InvalidInputError",
     "LimitError",
