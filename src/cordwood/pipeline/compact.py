@@ -5,7 +5,7 @@
     plan    look at the table, at the logs and their cursors ─▶ the range of each log
             pin the ranges ─▶ for an upsert: ask which rows lose (pipeline/keys.py)
             ─▶ units: neighbouring fragments; files of the table that lose rows
-    work    read fragments or a file, verified; leave out what loses; write one file
+    work    read fragments or a file, verified; leave out what loses; write files
     finish  prove it ─▶ commit files and positions in one step ─▶ move the cursors ─▶ unpin
 
 Bodies are read once and written once, by whoever does the unit; they never pass through here.
@@ -19,9 +19,11 @@ Exactly once: the commit holds the rows and how far they go, so that neither is 
 * Two of us: one commits; the other finds that the position has moved, and drops its work.
 * A unit done twice: two files, of which one result comes back and is named.
 
-Proof: every fragment is recomputed and compared with its pointer when it is read. `finish` checks
-that the setsums of what the units read add up to those of the pointers, that every record of the
-range was read once, and that what was kept and what was left out are what was read.
+Proof: every fragment is recomputed and compared with its pointer when it is read; the rows made of
+it are summed anew, those kept and those left out, and compared with its records (rewrite.py).
+`finish` checks the same for all units together: that the setsums of what they read add up to those
+of the pointers, that every record of the range was read once, and that what was kept and what was
+left out are what was read.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
 from cordwood.pipeline.job import Job
 from cordwood.pipeline.keys import Keys, KeysSettings
 from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
-from cordwood.pipeline.rewrite import RewriteUnit, Rewritten, rewrite
+from cordwood.pipeline.rewrite import Place, RewriteUnit, Rewritten, rewrite
 from cordwood.pipeline.target import Change, Seen, Target
 from cordwood.pipeline.units import new_units, old_units, questions
 from cordwood.store.url import Store
@@ -198,15 +200,15 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     # Anywhere.
 
     async def work(self, unit: RewriteUnit) -> Rewritten:
-        """Read, leave out, write one file."""
+        """Read, leave out, write."""
         settings = self.settings
-        return await rewrite(
-            unit,
-            self.store(settings.store),
+        place = Place(
             self.store(settings.table_store),
             settings.table,
             settings.compression,
+            settings.unit_bytes,
         )
+        return await rewrite(unit, self.store(settings.store), place)
 
     # After.
 
@@ -218,7 +220,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         change = Change(
             positions={ranged.incarnation: ranged.position for ranged in self._ranges},
             begins={ranged.incarnation: ranged.start for ranged in self._ranges},
-            adds=tuple(result.file for result in results if result.file is not None),
+            adds=tuple(file for result in results for file in result.files),
             drops=tuple(path for result in results for path in result.drops),
             since_us=self._since_us,
         )
@@ -255,6 +257,15 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             raise InternalError(
                 f"the compaction read {records} records, setsum {read}; the logs have {expected}, "
                 f"setsum {named}",
+                hint="nothing was changed; please report it",
+            )
+        full = Setsum.sum(result.full for result in results)
+        kept = Setsum.sum(result.kept_sum for result in results)
+        left = Setsum.sum(result.left_sum for result in results)
+        if kept + left != full:
+            raise InternalError(
+                f"the compaction read records with the setsum {full}, kept {kept} and left out "
+                f"{left}, which do not add up",
                 hint="nothing was changed; please report it",
             )
         return read

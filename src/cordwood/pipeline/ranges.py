@@ -19,6 +19,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
     ContendedError,
+    InternalError,
     NotFoundError,
     StateError,
 )
@@ -134,8 +135,22 @@ async def move_up(log: Log, cursor: str, offset: int) -> None:
 
 
 async def fragments_of(log: Log, ranged: Range) -> list[Fragment]:
-    """The fragments that hold the range, oldest first. A GET for each node."""
+    """The fragments that hold the range, oldest first. A GET for each node.
+
+    Every node was compared with what its parent says of it, so fragments without a gap have the
+    setsum that the manifest gives to their range.
+    """
     objects = log.objects
     manifest, _ = await objects.load()
     walk = objects.walk(tree.roots(manifest), ranged.start, ranged.limit)
-    return [fragment async for fragment in walk]
+    found = [fragment async for fragment in walk]
+    ends = [found[0].start if found else 0, *(fragment.limit for fragment in found)]
+    if ends[:-1] != [fragment.start for fragment in found] or not (
+        ends[0] <= ranged.start < ranged.limit <= ends[-1]
+    ):
+        raise InternalError(
+            f"log {log.name!r}: the fragments found for [{ranged.start}, {ranged.limit}) leave a "
+            "gap",
+            hint="nothing was changed; please report it",
+        )
+    return found

@@ -344,7 +344,7 @@ def _nothing(result):
     zero = "0" * 64
     facts = {"kept": 0, "kept_sum": zero, "left_sum": zero, "tombstones": 0, "replaced": 0}
     assert isinstance(result, Rewritten)
-    return Rewritten(file=None, records=0, read=zero, **facts)
+    return Rewritten(files=(), records=0, read=zero, full=zero, **facts)
 
 
 async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows):
