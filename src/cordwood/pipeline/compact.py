@@ -72,6 +72,8 @@ class CompactSettings(Struct, frozen=True, kw_only=True):
     unit_bytes: int = UNIT_BYTES
     max_bytes: int | None = None
     """Of fragments, taken of each log at most; the next compaction goes on."""
+    tells_in_names: bool = False
+    """As the table has it (pipeline/target.py)."""
 
 
 class CompactReport(Struct, frozen=True, kw_only=True):
@@ -207,6 +209,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             settings.table,
             settings.compression,
             settings.unit_bytes,
+            settings.tells_in_names,
         )
         return await rewrite(unit, self.store(settings.store), place)
 
@@ -349,6 +352,7 @@ async def compact(
         cursor=cursor,
         compression=compression,
         max_bytes=max_bytes,
+        tells_in_names=table.tells_in_names,
     )
     job = Compact(settings, [chosen[0].store, table.store], table)
     if dry_run:

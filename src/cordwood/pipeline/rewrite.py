@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import InternalError
@@ -46,7 +47,7 @@ from cordwood.pipeline.columns import (
 )
 from cordwood.pipeline.divide import UNIT_BYTES
 from cordwood.pipeline.job import Unit
-from cordwood.pipeline.tabledoc import Keyless, Mode, data_path
+from cordwood.pipeline.tabledoc import Keyless, Mode, data_path, telling_path
 from cordwood.store.url import Store
 
 
@@ -118,6 +119,8 @@ class Place(Struct, frozen=True):
     compression: str
     file_bytes: int = UNIT_BYTES
     """A file that is as large as this gets no more rows."""
+    tells_in_names: bool = False
+    """Whether the name of a file tells its checksums."""
 
 
 class _Output:
@@ -146,6 +149,8 @@ class _Output:
             return
         full, self._builder = self._builder, Builder(self._place.compression)
         made, data = await in_worker(full.finish, data_path(SYSTEM_ENTROPY.token()))
+        if self._place.tells_in_names:
+            made = replace(made, path=telling_path(made.path, made.xxh3, made.setsum))
         await self._place.store.put(f"{self._place.table}/{made.path}", data, "create")
         self.files.append(made)
 
