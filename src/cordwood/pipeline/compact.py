@@ -41,7 +41,7 @@ from cordwood.base.setsum import Setsum
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.log.format import Fragment
 from cordwood.log.log import Log
-from cordwood.log.pins import Pin
+from cordwood.log.pins import Pin, under_free_name
 from cordwood.pipeline.divide import UNIT_BYTES, divide
 from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
@@ -126,7 +126,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         self._target = target
         self._entropy = entropy
         self._pins: list[Pin] = []
-        self._renewing: asyncio.Task[None] | None = None
+        self._keeping: list[asyncio.Task[None]] = []
         self._ranges: list[Range] = []
         self._fragments: list[tuple[Range, Fragment]] = []
 
@@ -161,7 +161,6 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         if not wanted:
             return []
         await each(wanted, self._pin, LOOKS_AT_ONCE)
-        self._renewing = asyncio.ensure_future(self._renew())
         self._since_us = await self.target.begin()
         for ranged, found in zip(
             wanted, await each(wanted, self._find, LOOKS_AT_ONCE), strict=True
@@ -276,21 +275,20 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
     # The pins.
 
     async def _pin(self, ranged: Range) -> None:
-        name = f"compact_{self._entropy.token()}"
-        pin = self._log(ranged.log).pin(name, ranged.start, ranged.limit, ttl_s=PIN_S)
-        self._pins.append(await pin)
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(PIN_S / 3)
-            for pin in self._pins:
-                await pin.renew()
+        log = self._log(ranged.log)
+        pin = await under_free_name(
+            "compact",
+            lambda name: log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S),
+            self._entropy,
+        )
+        self._pins.append(pin)
+        self._keeping.append(asyncio.ensure_future(pin.keep()))
 
     async def close(self) -> None:
         """Release the pins. One PUT each; should it fail, they expire."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         pins, self._pins = self._pins, []
 
         async def release(pin: Pin) -> None:

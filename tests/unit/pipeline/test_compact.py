@@ -21,6 +21,7 @@ from cordwood import (
     scrub_log,
 )
 from cordwood.log.bulk import Token
+from cordwood.log.pins import NAMES_MIN
 from cordwood.pipeline import compact as module
 from cordwood.pipeline import ranges
 from cordwood.pipeline.compact import Compact, CompactSettings
@@ -368,6 +369,16 @@ async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, r
     assert [True] == ["pin" in held[0] for held in seen]
     assert 20 == len(await rows(table))
     assert () == (await log.state()).pins
+
+
+async def test_pins_do_not_pile_up(append, make, store):
+    """An ended pin leaves its object behind: names are used again."""
+    table = await make()
+    log = cordwood.Log(store, "a")
+    for _ in range(60):
+        await append("a", [(None, b"x")])
+        assert (await compact(log, table, engine="local")).committed
+    assert len([meta.key async for meta in store.list("a/pin/")]) <= NAMES_MIN
 
 
 async def test_pins_are_renewed(append, make, monkeypatch):
