@@ -16,7 +16,8 @@ Exactly once: the commit holds the rows and how far they go, so that neither is 
 * Crash between commit and cursor: the next compaction begins at the table's position, and moves
   the cursor up.
 * Answer of the commit lost: the table is asked (pipeline/table.py).
-* Two of us: one commits; the other finds that the position has moved, and drops its work.
+* Two of us: one commits; the other finds that the position has moved, and drops its work. It may
+  find it out late, after what it was reading was collected or swept: that is no damage.
 * A unit done twice: two files, of which one result comes back and is named.
 
 Proof: every fragment is recomputed and compared with its pointer when it is read; the rows made of
@@ -31,12 +32,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
-from cordwood.base.errors import CordwoodError, InternalError, InvalidInputError
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CordwoodError,
+    InternalError,
+    InvalidInputError,
+)
 from cordwood.base.setsum import Setsum
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.log.format import Fragment
@@ -125,8 +133,12 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         super().__init__(settings, stores)
         self._target = target
         self._entropy = entropy
-        self._pins: list[Pin] = []
+        self._pins: dict[str, Pin] = {}
+        """By log."""
         self._keeping: list[asyncio.Task[None]] = []
+        self._seen: Seen | None = None
+        self._wanted: list[Range] = []
+        """What is new; `_ranges` is what of it is taken."""
         self._ranges: list[Range] = []
         self._fragments: list[tuple[Range, Fragment]] = []
 
@@ -140,10 +152,18 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     async def survey(self) -> tuple[Seen, list[Range]]:
         """What is new in each log. One GET for the table, two for each log; nothing is changed."""
-        seen = await self.target.look()
-        cursor = self.settings.cursor
         logs = [self._log(name) for name in self.settings.logs]
-        return seen, await each(logs, lambda log: range_of(log, seen, cursor), LOOKS_AT_ONCE)
+        cursor, before = self.settings.cursor, None
+        while True:
+            seen = await self.target.look()
+            look = partial(range_of, seen=seen, cursor=cursor)
+            try:
+                return seen, await each(logs, look, LOOKS_AT_ONCE)
+            except CollectedError:
+                # Somebody may have compacted it after we looked, and somebody collected it.
+                if before == seen.version:
+                    raise
+                before = seen.version
 
     async def weigh(self) -> int:
         """What is new, and for an upsert the table's files, whose keys are read."""
@@ -153,11 +173,12 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     async def plan(self, engine: Engine) -> list[RewriteUnit]:
         """Find the ranges, hold them, and cut the work into units."""
-        self._seen, ranges = await self.survey()
+        seen, ranges = await self.survey()
+        wanted = [ranged for ranged in ranges if ranged.num_records]
+        self._seen, self._wanted = seen, wanted
         await self.target.sync()
         # Left behind by one that died; or the first: from now on it holds back collection.
         await each(ranges, lambda ranged: self._move_up(ranged, ranged.start), LOOKS_AT_ONCE)
-        wanted = [ranged for ranged in ranges if ranged.num_records]
         if not wanted:
             return []
         await each(wanted, self._pin, LOOKS_AT_ONCE)
@@ -169,23 +190,23 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             self._ranges.append(taken)
             self._fragments += [(taken, fragment) for fragment in found]
         drops: Drops = {}
-        if self._seen.mode == "upsert":
-            drops = await self._losers(engine)
+        if seen.mode == "upsert":
+            drops = await self._losers(engine, seen)
         unit_bytes = self.settings.unit_bytes
         return [
-            *new_units(self._fragments, self._seen, drops, unit_bytes),
-            *old_units(len(self._fragments), self._seen, drops, unit_bytes),
+            *new_units(self._fragments, seen, drops, unit_bytes),
+            *old_units(len(self._fragments), seen, drops, unit_bytes),
         ]
 
     async def _find(self, ranged: Range) -> Sequence[Fragment]:
         """The fragments of a range, as many as this compaction takes."""
-        found = await fragments_of(self._log(ranged.log), ranged)
+        found = await fragments_of(self._log(ranged.log), ranged, self._pins[ranged.log].name)
         most = self.settings.max_bytes
         if most is None:
             return found
         return next(divide(found, lambda fragment: fragment.num_bytes, most))
 
-    async def _losers(self, engine: Engine) -> Drops:
+    async def _losers(self, engine: Engine, seen: Seen) -> Drops:
         """Ask which rows a newer one replaces."""
         settings = self.settings
         question = KeysSettings(
@@ -193,9 +214,9 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             tuple(ranged.log for ranged in self._ranges),
             settings.table_store,
             settings.table,
-            self._seen.keyless,
+            seen.keyless,
         )
-        fresh, old = questions(self._fragments, self._seen, settings.unit_bytes)
+        fresh, old = questions(self._fragments, seen, settings.unit_bytes)
         return await engine.losers(Keys(question, self.stores), fresh, old)
 
     # Anywhere.
@@ -216,7 +237,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     async def finish(self, results: Sequence[Rewritten]) -> CompactReport:
         """Prove, commit, move the cursors."""
-        if not self._ranges:
+        if self._seen is None or not self._ranges:
             return CompactReport(table=self.target.url)
         read = self._prove(results)
         change = Change(
@@ -272,6 +293,23 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             )
         return read
 
+    async def overtaken(self, error: CordwoodError) -> CompactReport | None:
+        """What is to be reported, if it failed only because somebody else was faster. One GET.
+
+        Then the table has what this one was about to bring; so the log may have been collected, and
+        files that were replaced may be swept.
+        """
+        is_gone = isinstance(error, CollectedError) or error.code is Code.MISSING_OBJECT
+        if not is_gone or self._seen is None:
+            return None
+        now = await self.target.look()
+        swept = {file.path for file in self._seen.files} - {file.path for file in now.files}
+        if not any(_has_passed(now, ranged) for ranged in self._wanted) and not any(
+            path in error.message for path in swept
+        ):
+            return None
+        return CompactReport(table=self.target.url, ranges=tuple(self._wanted), superseded=True)
+
     # The pins.
 
     async def _pin(self, ranged: Range) -> None:
@@ -281,7 +319,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             lambda name: log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S),
             self._entropy,
         )
-        self._pins.append(pin)
+        self._pins[ranged.log] = pin
         self._keeping.append(asyncio.ensure_future(pin.keep()))
 
     async def close(self) -> None:
@@ -289,7 +327,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
-        pins, self._pins = self._pins, []
+        pins, self._pins = list(self._pins.values()), {}
 
         async def release(pin: Pin) -> None:
             with suppress(CordwoodError):
@@ -302,6 +340,12 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     def _log(self, name: str) -> Log:
         return Log(self.store(self.settings.store), name, entropy=self._entropy)
+
+
+def _has_passed(seen: Seen, ranged: Range) -> bool:
+    """Whether the table has records of a range that was new to it."""
+    there = seen.position(ranged.incarnation)
+    return there is not None and there.limit > ranged.start
 
 
 async def compact(
@@ -356,4 +400,9 @@ async def compact(
     if dry_run:
         _, ranges = await job.survey()
         return CompactReport(table=table.url, ranges=tuple(r for r in ranges if r.num_records))
-    return await run(job, engine, progress)
+    try:
+        return await run(job, engine, progress)
+    except CordwoodError as error:
+        if (report := await job.overtaken(error)) is not None:
+            return report
+        raise

@@ -348,12 +348,13 @@ def _nothing(result):
     return Rewritten(files=(), records=0, read=zero, full=zero, **facts)
 
 
-async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows):
+@pytest.mark.parametrize("step", ["_find", "work"])
+async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows, step):
     """Collection goes past it, by another cursor's leave, and takes nothing away."""
     # EVIDENCE-OF: G-74
     table = await make()
     log = await append("a", [(None, b"x" * 100)] * 20, batch_bytes=100)
-    work = Compact.work
+    work = getattr(Compact, step)
     seen = []
 
     async def collected_meanwhile(self, unit):
@@ -364,7 +365,7 @@ async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, r
         seen.append((await log.collect(wait_s=0)).held)
         return await work(self, unit)
 
-    monkeypatch.setattr(Compact, "work", collected_meanwhile)
+    monkeypatch.setattr(Compact, step, collected_meanwhile)
     assert (await compact(log, table, engine="local")).committed
     assert [True] == ["pin" in held[0] for held in seen]
     assert 20 == len(await rows(table))
