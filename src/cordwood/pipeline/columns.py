@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import xxhash
 from msgspec import Struct
 
-from cordwood.base.errors import Code, CorruptionError, NotFoundError
+from cordwood.base.errors import Code, CorruptionError, InvalidInputError, NotFoundError
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import in_worker
 from cordwood.log.records import HEADERS_TYPE
@@ -67,6 +67,26 @@ class DataFile(Struct, frozen=True):
     """XXH3 (64 bits) of the file, as sixteen digits; empty if nobody computed it."""
     setsum: str
     """Over its records; empty if nobody computed it."""
+
+
+def chosen(columns: Sequence[str] | None) -> list[str]:
+    """The columns that were asked for; all of them, if none were.
+
+    Raises:
+        InvalidInputError: a table has no such column.
+    """
+    unknown = set(columns or ()) - set(SCHEMA.names)
+    if unknown:
+        raise InvalidInputError(
+            f"a table has no column {min(unknown)!r}", hint=f"it has {', '.join(SCHEMA.names)}"
+        )
+    return SCHEMA.names if columns is None else list(columns)
+
+
+def together(parts: Iterable[pa.Table], names: Sequence[str]) -> pa.Table:
+    """One table of these columns, also where there are no rows."""
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def rows_of(records: pa.Table, log: str) -> pa.Table:

@@ -41,7 +41,14 @@ from cordwood.base.errors import (
 )
 from cordwood.base.workers import in_worker
 from cordwood.log.kinds import refuse_others
-from cordwood.pipeline.columns import SCHEMA, DataFile
+from cordwood.pipeline.columns import (
+    SCHEMA,
+    DataFile,
+    chosen,
+    get_file,
+    read_file,
+    together,
+)
 from cordwood.pipeline.naming import check_name, split_url
 from cordwood.pipeline.tabledoc import KEYLESSES, MODES, Keyless, Mode, Position, told_by
 from cordwood.pipeline.target import Change, Seen, is_as_asked
@@ -77,11 +84,8 @@ class DeltaSeen(Seen):
         self.mode = msgspec.convert(kept[0], Mode)
         self.keyless = msgspec.convert(kept[1], Keyless)
         _check_columns(table)
-        if self.mode == "upsert" and pa.table(table.deletion_vectors()).num_rows:
-            raise UnsupportedError(
-                f"{table.table_uri} has deletion vectors",
-                hint="rewrite the files that have some (REORG TABLE … APPLY (PURGE))",
-            )
+        if self.mode == "upsert":
+            self.refuse_deletion_vectors()
         actions = pa.table(table.get_add_actions())
         columns = (
             actions.column(name).to_pylist() for name in ("path", "num_records", "size_bytes")
@@ -90,6 +94,14 @@ class DeltaSeen(Seen):
             DataFile(path, rows or 0, size, *told_by(path))
             for path, rows, size in zip(*columns, strict=True)
         )
+
+    def refuse_deletion_vectors(self) -> None:
+        """Raise if rows were deleted without rewriting their files: we would bring them back."""
+        if pa.table(self.table.deletion_vectors()).num_rows:
+            raise UnsupportedError(
+                f"{self.table.table_uri} has deletion vectors",
+                hint="rewrite the files that have some (REORG TABLE … APPLY (PURGE))",
+            )
 
     def position(self, incarnation: str) -> Position | None:
         """How much of a log is in it; where it began is not kept."""
@@ -175,10 +187,23 @@ class Delta:
         return list((await self.look()).files)
 
     async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows at once."""
-        table = (await self.look()).table
-        names = None if columns is None else list(columns)
-        return await self._ask(lambda: table.to_pyarrow_table(columns=names))
+        """All rows at once, each file checked as far as anybody knows its checksums.
+
+        Not by the library's reader, which checks nothing, and whose threads read through a file
+        system in Python: a process that had used it was once seen to abort at its end.
+
+        Raises:
+            CorruptionError: a file is missing or damaged.
+            UnsupportedError: it has deletion vectors.
+        """
+        names = chosen(columns)
+        seen = await self.look()
+        await self._ask(seen.refuse_deletion_vectors)
+        parts = []
+        for file in seen.files:
+            data = await get_file(self.store, self.name, file)
+            parts.append(await in_worker(read_file, data, file, names))
+        return together(parts, names)
 
     # Changing: see pipeline/target.py.
 

@@ -45,7 +45,15 @@ from cordwood.base.workers import in_worker
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.holds import age_us
 from cordwood.log.kinds import TABLE, refuse_others
-from cordwood.pipeline.columns import SCHEMA, DataFile, damaged, get_file, read_file, setsum_of
+from cordwood.pipeline.columns import (
+    DataFile,
+    chosen,
+    damaged,
+    get_file,
+    read_file,
+    setsum_of,
+    together,
+)
 from cordwood.pipeline.naming import check_name, split_url
 from cordwood.pipeline.tabledoc import (
     KEYLESSES,
@@ -199,13 +207,9 @@ class Table:
             CollectedError: a file was replaced and deleted since this began.
             CorruptionError: a file is missing or damaged.
         """
-        unknown = set(columns or ()) - set(SCHEMA.names)
-        if unknown:
-            raise InvalidInputError(
-                f"a table has no column {min(unknown)!r}", hint=f"it has {', '.join(SCHEMA.names)}"
-            )
+        names = chosen(columns)
         for file in await self.files():
-            yield await self._rows(file, columns, verify=verify)
+            yield await self._rows(file, names, verify=verify)
 
     async def to_arrow(
         self, columns: Sequence[str] | None = None, *, verify: bool = True
@@ -213,9 +217,7 @@ class Table:
         """All rows at once. See `scan`."""
         async with aclosing(self.scan(columns, verify=verify)) as parts:
             found = [part async for part in parts]
-        names = SCHEMA.names if columns is None else list(columns)
-        schema = pa.schema([SCHEMA.field(name) for name in names])
-        return pa.concat_tables([schema.empty_table(), *found])
+        return together(found, chosen(columns))
 
     async def scrub(self) -> list[str]:
         """Read every file and compare it with its checksum and its setsum: what is wrong."""

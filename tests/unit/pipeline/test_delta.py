@@ -156,6 +156,21 @@ async def test_columns_of_others_are_not_erased(append, make, mode):
     assert [("1", "mine")] * 2 == [(row["body"].decode(), row["note"]) for row in found]
 
 
+async def test_reading_checks_the_files(append, make, tmp_path):
+    """A changed byte is found by whoever reads; so is a column that no table has."""
+    # EVIDENCE-OF: G-70
+    table = await make()
+    log = await append("a", [(None, b"body-%d" % n) for n in range(9)])
+    await compact(log, table, engine="local", compression="none")
+    (file,) = await table.files()
+    path = tmp_path / "wood" / "delta" / file.path
+    path.write_bytes(path.read_bytes().replace(b"body-7", b"body-8"))
+    with pytest.raises(CorruptionError, match=f"{file.path} is damaged"):
+        await table.to_arrow(["body"])
+    with pytest.raises(InvalidInputError, match="no column 'colour'"):
+        await table.to_arrow(["colour"])
+
+
 async def test_small_files_are_left_to_delta(append, make):
     """Whoever owns the table may `optimize` it."""
     table = await make()
