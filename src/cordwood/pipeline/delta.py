@@ -21,8 +21,9 @@ tools. Of files that these wrote nobody knows a checksum.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from itertools import product
+from itertools import product, takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -63,6 +64,9 @@ TRIES_MAX = 5
 MODE = "cordwood.mode"
 KEYLESS = "cordwood.keyless"
 COMMIT = "cordwood.commit"
+
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+_STACK = re.compile(r"\d+: |stack backtrace", re.IGNORECASE)
 
 
 class DeltaSeen(Seen):
@@ -276,20 +280,21 @@ class Delta:
             ) from error
         except errors.CommitFailedError as error:
             raise ContendedError(
-                f"Delta table {self.url}: {_first_line(error)}", hint="try again"
+                f"Delta table {self.url}: {_in_a_line(error)}", hint="try again"
             ) from error
         except (errors.DeltaError, OSError, ValueError) as error:
             if isinstance(error, CordwoodError):
                 raise
             raise StoreError(
-                f"Delta table {self.url}: {_first_line(error)}", applied=True
+                f"Delta table {self.url}: {_in_a_line(error)}", applied=True
             ) from error
 
 
-def _first_line(error: Exception) -> str:
-    """What went wrong, without the library's own stack behind it."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].strip()
+def _in_a_line(error: Exception) -> str:
+    """What went wrong and why, without the library's colours and the stack that it may print."""
+    lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
+    said = takewhile(lambda line: not _STACK.match(line), lines)
+    return ": ".join(line for line in said if line) or type(error).__name__
 
 
 def _check_columns(table: DeltaTable) -> None:

@@ -281,6 +281,29 @@ async def test_bad_input(store, append, tmp_path):
         await compact(log, Delta(store, "theirs"), engine="local")
 
 
+LONG = """Generic MicrosoftAzure error
+          \x1b[31m↳\x1b[0m Error performing list request
+           \x1b[31m↳\x1b[0m URL scheme is not allowed
+   0: <unknown>
+   1: <unknown>
+"""
+
+
+async def test_errors_of_the_library_are_one_line(make, monkeypatch):
+    """With the reason, without colours and stack."""
+    table = await make()
+
+    def fail(self, *args, **kwargs):
+        raise OSError(LONG)
+
+    monkeypatch.setattr(DeltaTable, "version", fail)
+    with pytest.raises(StoreError) as caught:
+        await table.files()
+    assert str(caught.value).endswith(
+        "Generic MicrosoftAzure error: Error performing list request: URL scheme is not allowed"
+    )
+
+
 async def test_without_the_library(store, monkeypatch):
     """It says what to install."""
     monkeypatch.setitem(sys.modules, "deltalake", None)
