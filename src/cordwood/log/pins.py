@@ -104,24 +104,6 @@ class Pin:
         )
         await self._replace(record)
 
-    async def keep(self) -> None:
-        """Renew it again and again, until it has ended: for a task beside the work it is for.
-
-        A store that fails is asked again: the pin holds as long as its time is not over.
-        """
-        between_s = self.ttl_s / RENEWALS
-        pause_s = between_s
-        while True:
-            await asyncio.sleep(pause_s)
-            try:
-                await self.renew()
-            except CollectedError:
-                return
-            except CordwoodError:
-                pause_s = between_s / TRIES
-            else:
-                pause_s = between_s
-
     async def release(self) -> None:
         """End it: the next collection frees what it held. One PUT; to end it twice is no error."""
         try:
@@ -201,6 +183,25 @@ async def make_pin(
         await pin.release()
         raise
     return pin
+
+
+async def keep_pin(pin: Pin) -> None:
+    """Renew a pin again and again, until it has ended: for a task beside the work it is for.
+
+    A store that fails is asked again: the pin holds as long as its time is not over.
+    """
+    between_s = pin.ttl_s / RENEWALS
+    pause_s = between_s
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await pin.renew()
+        except CollectedError:
+            return
+        except CordwoodError:
+            pause_s = between_s / TRIES
+        else:
+            pause_s = between_s
 
 
 async def under_free_name(

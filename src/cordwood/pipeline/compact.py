@@ -49,7 +49,7 @@ from cordwood.base.setsum import Setsum
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.log.format import Fragment
 from cordwood.log.log import Log
-from cordwood.log.pins import Pin, under_free_name
+from cordwood.log.pins import Pin, keep_pin, under_free_name
 from cordwood.pipeline.divide import UNIT_BYTES, divide
 from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
@@ -320,7 +320,7 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             self._entropy,
         )
         self._pins[ranged.log] = pin
-        self._keeping.append(asyncio.ensure_future(pin.keep()))
+        self._keeping.append(asyncio.ensure_future(keep_pin(pin)))
 
     async def close(self) -> None:
         """Release the pins. One PUT each; should it fail, they expire."""

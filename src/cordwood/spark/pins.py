@@ -23,7 +23,7 @@ from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.log.log import Log
-from cordwood.log.pins import RENEWALS, Pin, under_free_name
+from cordwood.log.pins import RENEWALS, Pin, keep_pin, under_free_name
 from cordwood.spark.splits import Hold
 
 
@@ -85,7 +85,7 @@ class KeptPin:
         self.log = log
         self.pin = pin
         self._home = portal.current()
-        self._work: Future[None] = self._home.start(self.pin.keep())
+        self._work: Future[None] = self._home.start(keep_pin(self.pin))
         _kept.add(self)
 
     def release(self) -> None:

@@ -23,6 +23,7 @@ from cordwood.log import holds
 from cordwood.log.format import Fragment, NodePointer, Position, encode
 from cordwood.log.garbage import Garbage, GarbageExtension, Phase
 from cordwood.log.holds import age_us, live_holds
+from cordwood.log.pins import keep_pin
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.handclock import HandClock
 
@@ -313,7 +314,7 @@ async def test_a_kept_pin_is_renewed_through_errors(log, store, monkeypatch, err
         return etag
 
     store.put = failing
-    keeping = asyncio.ensure_future(pin.keep())
+    keeping = asyncio.ensure_future(keep_pin(pin))
     await asyncio.wait_for(renewed.wait(), 60)
     store.put = put
     assert len(answers) > 3
