@@ -139,6 +139,19 @@ async def test_spark_reads_a_table(store, engine, spark):
     assert 0 == cordwood.spark.read_table(spark, empty.url).count()
 
 
+@pytest.mark.parametrize("odd", ["with space", "day=1", "w[i]{l}d*?", "100%25", "süd"])
+async def test_spark_reads_a_table_wherever_it_lies(tmp_path, spark, odd):
+    """A path is neither a URL nor a pattern, and `=` makes no column."""
+    wood = cordwood.Store(tmp_path / odd)
+    table = Table(wood, "year=2026/t")
+    await table.create()
+    log = await append(wood, "a", [(b"k", b"%d" % n) for n in range(10)])
+    await compact(log, table, engine="local")
+    frame = cordwood.spark.read_table(spark, table.url)
+    assert set(range(1, 11)) == {row.offset for row in frame.collect()}
+    assert 7 == len(frame.columns)
+
+
 async def test_a_unit_that_fails(store, engine):
     """The job fails with the unit's own error; nothing is changed."""
     # EVIDENCE-OF: G-73

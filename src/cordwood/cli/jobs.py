@@ -48,7 +48,14 @@ format_option = click.option(
 
 def table_at(url: str, table_format: str) -> Table | Delta:
     """The table that a URL names."""
-    return Delta.from_url(url) if table_format == "delta" else Table.from_url(url)
+    table = Delta.from_url(url) if table_format == "delta" else Table.from_url(url)
+    if table.store.scheme == "memory":
+        # The cursor would move, and what it lets go would be in a table that is no more.
+        raise InvalidInputError(
+            f"{url}: a table in memory ends with this command",
+            hint="name one in a directory or a bucket",
+        )
+    return table
 
 
 @click.command()

@@ -139,6 +139,14 @@ class LogObjects:
                 hint="open it, or pass exist_ok=True",
             ) from error
 
+    async def exists(self) -> bool:
+        """Whether there is a manifest. One HEAD."""
+        try:
+            await self.manifest_etag()
+        except NotFoundError:
+            return False
+        return True
+
     async def swap(self, manifest: Manifest, etag: str) -> str:
         """Replace the manifest that `etag` named. One PUT.
 

@@ -46,6 +46,25 @@ def test_compact_from_create_to_nothing_new(run, url, table):
     assert 64 == len(found["setsum"])
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_compact_into_memory(run, url, table_format):
+    """Nothing of it would outlive the command: it is refused, and the cursor stays."""
+    run("log", "append", url, "--create", stdin="a\nb\n")
+    into = ("--into", "memory:x/t", "--create", "--format", table_format)
+    shown = run("log", "compact", url, *into, code=1)
+    assert "in memory" in shown
+    assert {} == run("log", "show", url, "--json")["cursors"]
+
+
+def test_keyless_of_a_table_that_exists(run, url, table):
+    """What it does with records without a key is not changed by asking, and not ignored."""
+    run("log", "append", url, "--create", stdin="a\n")
+    made = ("log", "compact", url, "--into", table, "--create", "--mode", "upsert", "--keyless")
+    run(*made, "skip")
+    assert "in mode upsert, keyless skip" in run(*made, "keep", code=1)
+    run(*made, "skip")
+
+
 def test_compact_by_key(run, url, table):
     """A line with a key that comes again replaces the one before."""
     lines = "".join(json.dumps({"id": n % 2, "n": n}) + "\n" for n in range(6))
