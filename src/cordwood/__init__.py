@@ -47,7 +47,7 @@ from cordwood.pipeline.delta import Delta
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
 from cordwood.pipeline.run import Pipeline
-from cordwood.pipeline.scrub import scrub_log
+from cordwood.pipeline.scrub import scrub_log, scrub_logs
 from cordwood.pipeline.table import Table
 from cordwood.store.url import Store
 
@@ -111,6 +111,7 @@ __all__ = [
     "owners",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "select",
     "survey",
 ]

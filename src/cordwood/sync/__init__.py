@@ -20,6 +20,7 @@ from cordwood.sync.pipeline import (
     compact,
     roll_up_fleet,
     scrub_log,
+    scrub_logs,
 )
 
 __all__ = [
@@ -46,5 +47,6 @@ __all__ = [
     "members",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "survey",
 ]

@@ -194,9 +194,9 @@ def test_an_entry_point_adds_an_engine(monkeypatch):
 
 def test_a_job_is_rebuilt_by_name():
     """With the settings it had; anything else is refused."""
-    settings = {"store": "memory:x", "log": "orders"}
+    settings = {"store": "memory:x", "logs": ["orders"]}
     job = rebuild("scrub", msgspec.json.encode(settings))
-    assert ("scrub", "orders") == (job.name, job.settings.log)
+    assert ("scrub", ("orders",)) == (job.name, job.settings.logs)
     with pytest.raises(InvalidInputError, match="no job 'mystery'"):
         rebuild("mystery", b"{}")
     for wrong in (b"{}", b"x", b'{"store": 1}'):
