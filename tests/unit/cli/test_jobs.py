@@ -143,7 +143,7 @@ def test_a_pipeline_with_errors(run, fleet, tmp_path):
     words = ("pipeline", "run", fleet, "--min-records", "1", "--engine", "local")
     shown = run(*words, code=1)
     assert "20 records compacted into 2 tables" in shown
-    assert "tables/logs/1: compact of 1 fragments" in shown
+    assert "logs/1: compact of 1 fragments" in shown
 
 
 def test_bad_input_is_one_line(run, fleet, url, table, tmp_path):
