@@ -160,6 +160,8 @@ class Pipeline:
         rolled = await self._roll_up(before, progress)
         num_bytes = sum(one.dirty.num_bytes for one in rolled.selected)
         engine = await choose(self._engine, num_bytes, [self.store, self.tables])
+        if rolled.selected:
+            await engine.start()
         report = replace(
             report,
             engine=engine.name,

@@ -7,7 +7,6 @@ import pytest
 import cordwood
 from cordwood import Log, NotFoundError, Pipeline, Policy, StateError, StoreError, Table
 from cordwood.pipeline import compact as compact_module
-from cordwood.pipeline import engine as engine_module
 from cordwood.pipeline import run as run_module
 from cordwood.pipeline.local import LocalEngine
 
@@ -277,8 +276,15 @@ async def test_an_engine_that_cannot_run(fleet, pipeline, monkeypatch):
         await pipeline(engine="spark").run()
     with pytest.raises(StateError, match="no Java"):
         await anext(pipeline(engine="spark").every(1))
+    monkeypatch.undo()
+
+    async def fail(self):
+        raise StateError("it does not start")
+
+    monkeypatch.setattr(LocalEngine, "start", fail)
+    with pytest.raises(StateError, match="does not start"):
+        await pipeline().run()
     assert () == (await pipeline().status()).runs
-    assert engine_module.engine("local").name == "local"
 
 
 async def test_no_fleet_leaves_nothing(tmp_path):
