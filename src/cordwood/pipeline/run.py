@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError, StateError
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Reason, Selected, reasons, select
 from cordwood.fleet.survey import survey
@@ -155,8 +155,7 @@ class Pipeline:
         )
         if dry_run:
             return await self._dry(report, before)
-        if self._engine != AUTO:
-            find_engine(self._engine)  # It says now if it cannot run, before anything is changed.
+        self._check_engine()
         rolled = await self._roll_up(before, progress)
         num_bytes = sum(one.dirty.num_bytes for one in rolled.selected)
         engine = await choose(self._engine, num_bytes, [self.store, self.tables])
@@ -196,8 +195,7 @@ class Pipeline:
         """
         if not interval_s > 0:
             raise InvalidInputError(f"an interval is more than 0 seconds, not {interval_s!r}")
-        if self._engine != AUTO:
-            find_engine(self._engine)
+        self._check_engine()
         while True:
             try:
                 report = await self.run(progress=progress)
@@ -222,6 +220,13 @@ class Pipeline:
         return Status(
             tuple(found.dirty), due, tuple(reports.left_behind(past)), errors, tuple(past[:runs])
         )
+
+    def _check_engine(self) -> None:
+        """Raise if an engine that was named cannot run here, before anything is changed."""
+        if self._engine == AUTO:
+            return
+        if reason := find_engine(self._engine).refuses([self.store, self.tables]):
+            raise StateError(reason, hint="use the engine local")
 
     # The steps.
 

@@ -277,6 +277,10 @@ async def test_an_engine_that_cannot_run(fleet, pipeline, monkeypatch):
     with pytest.raises(StateError, match="no Java"):
         await anext(pipeline(engine="spark").every(1))
     monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalEngine, "refuses", lambda self, stores: "it cannot reach them")
+        with pytest.raises(StateError, match="cannot reach them"):
+            await pipeline().run()
 
     async def fail(self):
         raise StateError("it does not start")
