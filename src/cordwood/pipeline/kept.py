@@ -83,24 +83,33 @@ class Kept:
             # Half a line: what comes next begins a line of its own.
             with self._path.open("ab") as file:
                 file.write(b"\n")
-        return [one for line in _lines(rest) for one in _covered(line, fragments)]
+        found = (one for line in _lines(rest) for one in _covered(line, fragments))
+        # Two scrubs at once may both have noted one.
+        return list({fragment.path: fragment for fragment in found}.values())
 
     def add(self, groups: Sequence[Sequence[Fragment]]) -> None:
-        """Note that these neighbours were found whole."""
-        lines = (
-            Line(
-                group[0].start,
-                group[-1].limit,
-                Setsum.sum(fragment.setsum_hex for fragment in group).hexdigest(),
-            )
-            for group in groups
-        )
+        """Note that these fragments, in order, were found whole."""
+        lines = [_line(run) for group in groups for run in _neighbours(group)]
         with self._path.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def delete(self) -> None:
         """It is done: the next scrub begins anew."""
         self._path.unlink(missing_ok=True)
+
+
+def _neighbours(group: Sequence[Fragment]) -> Iterator[Sequence[Fragment]]:
+    """The group in parts without a gap: what was found whole before was left out of it."""
+    begin = 0
+    for i in range(1, len(group) + 1):
+        if i == len(group) or group[i].start != group[i - 1].limit:
+            yield group[begin:i]
+            begin = i
+
+
+def _line(group: Sequence[Fragment]) -> Line:
+    setsum = Setsum.sum(fragment.setsum_hex for fragment in group)
+    return Line(group[0].start, group[-1].limit, setsum.hexdigest())
 
 
 def _lines(data: bytes) -> Iterator[Line]:
@@ -117,7 +126,4 @@ def _covered(line: Line, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
     first = bisect_left(fragments, line.start, key=lambda fragment: fragment.start)
     behind = bisect_left(fragments, line.limit, key=lambda fragment: fragment.start)
     group = fragments[first:behind]
-    if not group or (group[0].start, group[-1].limit) != (line.start, line.limit):
-        return ()
-    same = Setsum.sum(fragment.setsum_hex for fragment in group).hexdigest() == line.setsum
-    return group if same else ()
+    return group if group and _line(group) == line else ()

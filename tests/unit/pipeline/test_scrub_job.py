@@ -287,6 +287,22 @@ async def test_a_log_that_grew_and_was_collected(log, append, clock, reads, cut_
     assert found.ok
 
 
+async def test_two_at_once_and_gaps(log, reads, tmp_path):
+    """What two scrubs noted counts once; what lies around it is noted for itself."""
+    file = tmp_path / "scrub.jsonl"
+    fragments = await log.reader().scan()
+    kept_file = kept.Kept(file, log.url)
+    incarnation = (await log.manifest()).incarnation
+    assert [] == kept_file.proved(incarnation, fragments)
+    kept_file.add([fragments[10:20], fragments[10:15], [*fragments[:5], *fragments[30:40]]])
+    proved = kept_file.proved(incarnation, fragments)
+    wanted = [*fragments[:5], *fragments[10:20], *fragments[30:40]]
+    assert sorted(f.start for f in wanted) == sorted(f.start for f in proved)
+    found = await scrub_log(log, resume=file, engine="local")
+    assert facts(await log.scrub(deep=True)) == facts(found)
+    assert 60 - len(wanted) == len(reads)
+
+
 async def test_half_a_line_is_none(log, reads, cut_off, tmp_path):
     """A crash in the middle of a write costs the unit."""
     file = tmp_path / "scrub.jsonl"
