@@ -274,24 +274,28 @@ class Pipeline:
         step = _Step(progress, "compact", len(by_table))
         errors = dict(report.errors)
 
-        def spoils(log: str, error: CordwoodError) -> None:
-            errors[log] = error.message
-
         async def work(name: str) -> list[CompactReport]:
-            table = self.table_of(by_table[name][0])
+            table, logs = self.table_of(by_table[name][0]), by_table[name]
+            failed: dict[str, str] = {}
 
             async def together(names: Sequence[str]) -> CompactReport:
-                logs = [Log(self.store, log, entropy=self._entropy) for log in names]
-                return await compact(logs, table, engine=engine)
+                some = [Log(self.store, log, entropy=self._entropy) for log in names]
+                return await compact(some, table, engine=engine)
+
+            def spoils(log: str, error: CordwoodError) -> None:
+                failed[log] = error.message
 
             try:
                 await table.create(mode=self._mode, keyless=self._keyless, exist_ok=True)
                 await table.look()
-                return await by_halves(by_table[name], together, spoils)
+                return await by_halves(logs, together, spoils)
             except CordwoodError as error:
-                errors[name] = error.message
+                failed[name] = error.message
                 return []
             finally:
+                # What is wrong with all of several logs alike is wrong with their table.
+                alike = set(failed.values()) if len(failed) == len(logs) > 1 else set()
+                errors.update({name: alike.pop()} if len(alike) == 1 else failed)
                 step.done()
 
         done = await each(list(by_table), work, AT_ONCE)

@@ -102,14 +102,24 @@ async def test_a_store_that_fails_is_not_asked_for_each_log(fleet, pipeline, mon
     monkeypatch.setattr(run_module, "compact", fail)
     report = await pipeline(table="all").run()
     assert [4] == calls
-    assert {f"logs/{n}": "nobody answers" for n in range(4)} == report.errors
+    assert {"all": "nobody answers"} == report.errors
 
 
 async def test_a_table_that_cannot_be_used(store, fleet, pipeline, memory):
     """Is reported by its own name."""
-    await write(fleet, logs=2)
+    upsert = pipeline(table="all", mode="upsert", keyless="keep")
+    for number in range(2):
+        await fleet.append(f"logs/{number}", b"x", key=b"k")
+    await upsert.run()
+    (file,) = await Table(store, "all").files()
+    await memory.put(f"all/{file.path}", b"spoiled")
+    for number in range(2):
+        await fleet.append(f"logs/{number}", b"y", key=b"k")
+    report = await upsert.run()
+    assert ["all"] == list(report.errors)
+    assert file.path in report.errors["all"]
     await memory.put("all/TABLE", b"spoiled")
-    report = await pipeline(table="all").run()
+    report = await upsert.run()
     assert ["all"] == list(report.errors)
 
 
