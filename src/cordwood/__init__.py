@@ -12,6 +12,7 @@ from cordwood.base.errors import (
     ConflictError,
     ContendedError,
     CordwoodError,
+    CordwoodWarning,
     CorruptionError,
     FormatError,
     InternalError,
@@ -49,7 +50,7 @@ from cordwood.pipeline.delta import Delta
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
 from cordwood.pipeline.run import Pipeline
-from cordwood.pipeline.scrub import scrub_log
+from cordwood.pipeline.scrub import scrub_log, scrub_logs
 from cordwood.pipeline.table import Table
 from cordwood.store.url import Store
 
@@ -75,6 +76,7 @@ __all__ = [
     "ContendedError",
     "CopyReport",
     "CordwoodError",
+    "CordwoodWarning",
     "CorruptionError",
     "Cursors",
     "Delta",
@@ -121,6 +123,7 @@ __all__ = [
     "owners",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "select",
     "survey",
 ]

@@ -183,7 +183,15 @@ TWINS = (
     "Table",
     "Writer",
 )
-TWIN_FUNCTIONS = ("collect_logs", "compact", "members", "roll_up_fleet", "scrub_log", "survey")
+TWIN_FUNCTIONS = (
+    "collect_logs",
+    "compact",
+    "members",
+    "roll_up_fleet",
+    "scrub_log",
+    "scrub_logs",
+    "survey",
+)
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
 

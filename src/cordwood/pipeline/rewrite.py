@@ -83,8 +83,9 @@ class RewriteUnit(Unit, frozen=True, kw_only=True):
         """For people: what is read."""
         if not self.fragments:
             return f"{len(self.files)} files from {self.files[0].file.path}"
-        first = self.fragments[0]
-        return f"{len(self.fragments)} fragments of log {first.log!r} from {first.fragment.path}"
+        first, last = self.fragments[0], self.fragments[-1]
+        logs = repr(first.log) if first.log == last.log else f"{first.log!r} to {last.log!r}"
+        return f"{len(self.fragments)} fragments of {logs} from offset {first.start}"
 
 
 class Rewritten(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from cordwood.sync.pipeline import (
     compact,
     roll_up_fleet,
     scrub_log,
+    scrub_logs,
 )
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "members",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "survey",
 ]
 

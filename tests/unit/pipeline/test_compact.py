@@ -274,7 +274,9 @@ async def test_a_damaged_fragment_fails_the_compaction(append, make, memory, row
     data = bytearray((await memory.get(f"a/{fragment.path}")).data)
     data[100] ^= 1
     await memory.put(f"a/{fragment.path}", bytes(data))
-    with pytest.raises(CorruptionError, match=rf"compact of .*: fragment {fragment.path}"):
+    with pytest.raises(
+        CorruptionError, match=rf"compact of .* of 'a' .*: fragment a/{fragment.path}"
+    ):
         await compact(log, table, engine="local")
     assert 20 == len(await rows(table))
     assert 21 == (await log.cursors.load("compaction")).offset
