@@ -79,6 +79,13 @@ class Ids:
         one: bytes = self.table()[ordinal].as_py()
         return one
 
+    def some(self, ordinals: npt.NDArray[Any]) -> list[bytes]:
+        """The ids of a few ordinals."""
+        if len(ordinals) >= _MANY:
+            found: list[bytes] = self.take(ordinals).to_pylist()
+            return found
+        return [self.get(ordinal) for ordinal in ordinals.tolist()]
+
     def take(self, ordinals: npt.NDArray[Any]) -> pa.Array:
         """The ids of ordinals."""
         if self._table is None and self._is_fst and len(ordinals) < self._count // 256:

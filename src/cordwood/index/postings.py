@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ SHORT_BYTES_MAX = 1 + SHORT_MAX * 10
 
 LONG = struct.Struct("<IIIBBH")
 NO_FREQUENCIES = 255
+_BOUND = struct.Struct("<II")
 
 _WIDTHS = (0, 1, 2, 4, 8)
 _CLASSES = np.array([0, 0, 1, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5], np.int64)
@@ -216,24 +217,26 @@ def _pack(numbers: U32, width: int) -> bytes:
     return packed.tobytes()
 
 
-def _unpack(data: memoryview, count: int, width: int) -> U32:
+def _unpack(data: memoryview, count: int, width: int) -> npt.NDArray[Any]:
+    """Packed numbers, each one more than what was packed, in as few bytes as take them."""
     if not width:
-        return np.zeros(count, np.uint32)
+        return np.ones(count, np.uint8)
     raw = np.frombuffer(data, np.uint8)
     if width == 8:
-        return raw.astype(np.uint32)
+        return raw.astype(np.uint16) + np.uint16(1)
     if width == 1:
-        return np.unpackbits(raw, count=count, bitorder="little").astype(np.uint32)
-    return _SPREAD[width][raw].reshape(-1)[:count]
+        return np.unpackbits(raw, count=count, bitorder="little") + np.uint8(1)
+    return _SPREAD[width].take(raw).view(np.uint8)[:count]
 
 
-_SPREAD = {
-    width: np.stack(
-        [(np.arange(256) >> shift) & ((1 << width) - 1) for shift in range(0, 8, width)], axis=1
-    ).astype(np.uint32)
-    for width in (2, 4)
-}
-"""For each byte, the numbers in it."""
+def _spread_table(width: int) -> npt.NDArray[Any]:
+    """For each byte the numbers in it, each one more, a byte each, side by side in one word."""
+    parts = [((np.arange(256) >> shift) & ((1 << width) - 1)) + 1 for shift in range(0, 8, width)]
+    table = np.stack(parts, axis=1).astype(np.uint8)
+    return table.view(np.dtype(f"u{len(parts)}")).reshape(-1)
+
+
+_SPREAD = {width: _spread_table(width) for width in (2, 4)}
 
 
 def _bounds(
@@ -328,7 +331,7 @@ def read_shorts(data: memoryview, starts: I64, limits: I64, *, frequencies: bool
 class Long:
     """A list of many documents; its parts are decoded when they are asked for."""
 
-    __slots__ = ("_data", "_odd", "_packed", "_set", "_width", "bounds", "count")
+    __slots__ = ("_data", "_members", "_odd", "_packed", "_set", "_width", "count")
 
     def __init__(self, head: tuple[int, ...], rest: memoryview) -> None:
         """From the fields of its record, and what lies behind them."""
@@ -337,23 +340,32 @@ class Long:
         self._odd = 8 * bounds
         self._packed = self._odd + 8 * exceptions
         self._set = len(rest) - set_bytes
-        self.bounds = np.frombuffer(rest[: self._odd], "<u4").reshape(-1, 2)
+        self._members: BitMap | None = None
+
+    def bounds(self) -> Iterator[tuple[int, ...]]:
+        """The bounds: how often, and a length."""
+        return _BOUND.iter_unpack(self._data[: self._odd])
 
     def members(self) -> BitMap:
-        """The set of documents."""
-        return BitMap.deserialize(bytes(self._data[self._set :]))
+        """The set of documents; it is not the caller's to change."""
+        if self._members is None:
+            self._members = BitMap.deserialize(bytes(self._data[self._set :]))
+        return self._members
 
-    def tfs(self) -> U32:
+    def docs(self) -> U32:
+        """The documents, rising."""
+        return np.frombuffer(self.members().to_array(), np.uint32)
+
+    def tfs(self) -> npt.NDArray[Any]:
         """How often each document has the term, in the order of the documents."""
         if self._width == NO_FREQUENCIES:
-            return np.ones(self.count, np.uint32)
-        more = _unpack(self._data[self._packed : self._set], self.count, self._width)
+            return np.ones(self.count, np.uint8)
+        often = _unpack(self._data[self._packed : self._set], self.count, self._width)
         if self._packed > self._odd:
             odd = np.frombuffer(self._data[self._odd : self._packed], "<u4").reshape(2, -1)
-            if not more.flags.writeable:
-                more = more.copy()
-            more[odd[0]] = odd[1]
-        return more + np.uint32(1)
+            often = often.astype(np.uint32)
+            often[odd[0]] = odd[1] + np.uint32(1)
+        return often
 
     def tfs_at(self, places: npt.NDArray[np.int64]) -> U32:
         """How often a few documents have the term, by their places among the documents."""

@@ -14,15 +14,17 @@ handed out in single, so that the order of adding does not show.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.index.match import matching
+from cordwood.index.match import Known, matching
 from cordwood.index.postings import Long, Short
 from cordwood.index.query import Or, Prefix, Query, Term
 from cordwood.index.segment import Postings, Single, View, listed
@@ -37,8 +39,14 @@ K1, B = 1.2, 0.75
 _SLACK = 1e-6
 """Scores that differ by less, relatively, are not told apart while pruning."""
 
-_FEW = 64
-"""Up to so many documents are looked up one by one in a long list."""
+_DENSE = 3
+"""To decode a list costs, for each of its documents, so much less than to look one up in it."""
+
+_SPARSE = 256
+"""A list so many times longer is not even opened as an array."""
+
+_BLOCK = 64
+"""Scores that are looked at together to find a few of the highest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +67,21 @@ class Scorer:
         """The part of a score that depends on the document: for numbers or arrays."""
         if self.scoring == "tfidf":
             return tfs * 1.0
-        return tfs * (K1 + 1) / (tfs + K1 * (1 - B + B * lengths / self.average))
+        below = lengths * (K1 * B / self.average)
+        below += K1 * (1 - B)
+        below += tfs
+        return tfs * (K1 + 1) / below
 
 
-class Wanted(NamedTuple):
-    """A leaf of the query in a view, with what it is worth."""
+class Several(NamedTuple):
+    """Terms that begin alike, as one: documents, and how often each has any of them."""
 
-    found: Found
-    weight: float
+    docs: Docs
+    tfs: Docs
 
 
-Found = Postings | tuple[Docs, Docs] | None
-"""What a view has of a leaf: the list of a term, or documents and frequencies of a prefix."""
+Found = Postings | Several | None
+"""What a view has of a leaf."""
 
 
 def find(view: View, leaf: Term | Prefix) -> Found:
@@ -82,9 +93,7 @@ def count(view: View, found: Found) -> int:
     """How many documents of the view have it."""
     if found is None:
         return 0
-    if isinstance(found, Single | Short | Long):
-        return view.count(found)
-    return len(found[0])
+    return len(found.docs) if isinstance(found, Several) else view.count(found)
 
 
 class Best(NamedTuple):
@@ -98,11 +107,23 @@ _NONE = Best(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def best(
-    view: View, query: Query, wanted: Sequence[Wanted], scorer: Scorer, k: int, least: float = 0.0
+    view: View,
+    query: Query,
+    found: Mapping[Term | Prefix, Found],
+    weights: Sequence[float],
+    scorer: Scorer,
+    k: int,
+    least: float = 0.0,
 ) -> Best:
-    """The best documents for k different ids, all that score at least `least`."""
-    leaves = [_Leaf(view, scorer, want) for want in wanted]
-    leaves = [leaf for leaf in leaves if leaf.size]
+    """The best documents for k different ids, all that score at least `least`.
+
+    `found` has the wanted leaves, as `find` found them, and `weights` what each is worth.
+    """
+    leaves = [
+        _Leaf(view, scorer, one, weight)
+        for one, weight in zip(found.values(), weights, strict=True)
+        if one is not None
+    ]
     count = k * view.segment.most_per_id
     if isinstance(query, Term | Prefix) or (
         isinstance(query, Or) and all(isinstance(part, Term | Prefix) for part in query.parts)
@@ -111,10 +132,11 @@ def best(
             return _NONE
         docs, scores = _any_of(view, leaves, count, least)
     else:
-        found = matching(view, query)
-        if not found:
+        known = {leaf: one for leaf, one in found.items() if isinstance(leaf, Term)}
+        matched = matching(view, query, cast("Known", known))
+        if not matched:
             return _NONE
-        docs = np.frombuffer(found.to_array(), np.uint32).astype(np.int64)
+        docs = np.frombuffer(matched.to_array(), np.uint32).astype(np.intp)
         scores = np.zeros(len(docs))
         for leaf in leaves:
             leaf.add_to(docs, scores)
@@ -122,158 +144,172 @@ def best(
 
 
 def _topmost(docs: Docs, scores: Floats, count: int) -> Best:
-    """The best `count`, and all that are as good as the last of them."""
+    """The best `count`; of equal ones those with lower numbers. `docs` are rising."""
     single = scores.astype(np.float32)
     if len(single) > count:
-        least = np.partition(single, len(single) - count)[len(single) - count]
-        kept = np.flatnonzero(single >= least)
+        kept = np.flatnonzero(single >= _floor(single, count))
         docs, single = docs[kept], single[kept]
-    order = np.lexsort((docs, -single))[:count]
-    return Best(docs[order].astype(np.int64), single[order])
+    order = np.argsort(-single, kind="stable")[:count]
+    return Best(docs[order], single[order])
+
+
+def _floor(scores: npt.NDArray[Any], count: int) -> float:
+    """A score that so many reach, nearly the highest such; 0 if there are not so many."""
+    if len(scores) < count:
+        return 0.0
+    rows = len(scores) // _BLOCK
+    if rows >= 2 * count:
+        # The best of each block: `count` of those are `count` of all, and few are missed.
+        scores = scores[: rows * _BLOCK].reshape(_BLOCK, rows).max(axis=0)
+    return float(np.partition(scores, len(scores) - count)[len(scores) - count])
 
 
 class _Leaf:
-    """A wanted leaf in a view."""
+    """A wanted leaf in a view, what it is worth with it."""
 
-    __slots__ = ("_docs", "_postings", "_scorer", "_view", "_weight", "bound", "size")
+    __slots__ = ("_found", "_scored", "_scorer", "_view", "_weight", "size")
 
-    def __init__(self, view: View, scorer: Scorer, want: Wanted) -> None:
+    def __init__(self, view: View, scorer: Scorer, found: Found, weight: float) -> None:
         self._view = view
         self._scorer = scorer
-        self._weight = want.weight
-        self._docs: tuple[Docs, Floats] | None = None
-        self._postings: Long | None = None
-        self.bound = 0.0
-        found = want.found
-        if isinstance(found, Long):
-            self._postings = found
-            self.size = found.count
-            tfs, lengths = found.bounds[:, 0], found.bounds[:, 1]
-            self.bound = want.weight * float(scorer.parts(tfs, lengths).max())
-            return
-        if found is None:
-            self.size = 0
-            return
-        if isinstance(found, Single | Short):
-            self._docs = self._few(found)
-        else:
-            self._docs = self._scored(*found)
-        self.size = len(self._docs[0])
-        self.bound = float(self._docs[1].max()) if self.size else 0.0
+        self._weight = weight
+        self._found = found
+        self._scored: tuple[Docs, Floats] | None = None
+        self.size = found.count if isinstance(found, Long) else 0
+
+    def bound(self) -> float:
+        """No document gains more by it."""
+        if isinstance(self._found, Long):
+            parts = self._scorer.parts
+            return self._weight * max(parts(tf, length) for tf, length in self._found.bounds())
+        gains = self.scored()[1]
+        return float(gains.max()) if len(gains) else 0.0
 
     def scored(self) -> tuple[Docs, Floats]:
         """All its documents, and what each gains by it."""
-        if self._docs is None:
-            assert self._postings is not None
-            docs, tfs = listed(self._postings)
-            gone = self._view.is_gone
-            if gone is not None:
-                kept = ~gone[docs]
-                docs, tfs = docs[kept], tfs[kept]
-            self._docs = self._scored(docs, tfs)
-        return self._docs
+        if self._scored is None:
+            docs, tfs = self._listed()
+            self._scored = docs, self._gains(docs, tfs)
+        return self._scored
 
     def add_to(self, docs: Docs, scores: Floats) -> None:
         """Add what these documents gain by it; `docs` are rising."""
-        if self._docs is None and len(docs) <= _FEW:
-            self._add_to_few(docs, scores)
+        if isinstance(self._found, Long) and self._scored is None:
+            if _DENSE * len(docs) < self.size:
+                self._look_up(self._found, docs, scores)
+                return
+            mine, gains = self.scored()
+            with zeros(self._view) as board:
+                board[mine] = gains
+                scores += board.take(docs)
+                board[mine] = 0.0
             return
         mine, gains = self.scored()
-        places = np.searchsorted(mine, docs)
-        places[places == len(mine)] = 0
-        hits = np.flatnonzero(mine[places] == docs) if len(mine) else places[:0]
-        scores[hits] += gains[places[hits]]
+        if len(mine):
+            places, hits = _places(mine, docs)
+            scores[hits] += gains[places]
 
-    def _add_to_few(self, docs: Docs, scores: Floats) -> None:
-        """Look up a few documents in a long list, without decoding it as a whole."""
-        assert self._postings is not None
-        mine = self._postings.members()
-        hits = [place for place, doc in enumerate(docs.tolist()) if doc in mine]
-        if hits:
-            found = docs[hits]
-            ranks = np.array([mine.rank(doc) - 1 for doc in found.tolist()])
-            scores[hits] += self._scored(found, self._postings.tfs_at(ranks))[1]
+    def _look_up(self, postings: Long, docs: Docs, scores: Floats) -> None:
+        """Look up documents in a long list, without decoding it as a whole."""
+        if _SPARSE * len(docs) < self.size:
+            mine = postings.members()
+            some = [place for place, doc in enumerate(docs.tolist()) if doc in mine]
+            hits = np.array(some, np.intp)
+            ranks = [mine.rank(doc) - 1 for doc in docs[hits].tolist()]
+            places = np.array(ranks, np.intp)
+        else:
+            places, hits = _places(postings.docs(), docs)
+        if len(hits):
+            scores[hits] += self._gains(docs[hits], postings.tfs_at(places))
 
-    def _scored(self, docs: Docs, tfs: Docs) -> tuple[Docs, Floats]:
-        lengths = self._view.segment.lengths[docs]
-        return docs, self._weight * self._scorer.parts(tfs, lengths)
+    def _gains(self, docs: Docs, tfs: Docs) -> Floats:
+        gains: Floats = self._scorer.parts(tfs, self._view.segment.lengths.take(docs))
+        gains *= self._weight
+        return gains
 
-    def _few(self, postings: Single | Short) -> tuple[Docs, Floats]:
-        docs = [postings.doc] if isinstance(postings, Single) else postings.docs
-        tfs = [postings.tf] if isinstance(postings, Single) else postings.tfs
-        if self._view.deleted:
-            kept = [place for place, doc in enumerate(docs) if doc not in self._view.deleted]
-            docs, tfs = [docs[place] for place in kept], [tfs[place] for place in kept]
-        return self._scored(np.array(docs, np.int64), np.array(tfs, np.int64))
+    def _listed(self) -> tuple[Docs, Docs]:
+        found = self._found
+        assert found is not None
+        if isinstance(found, Several):
+            return found
+        docs, tfs = listed(found)
+        docs = docs.astype(np.intp)
+        gone = self._view.is_gone
+        if gone is None:
+            return docs, tfs
+        kept = np.flatnonzero(~gone[docs])
+        return docs[kept], tfs[kept]
 
 
-def together(view: View, leaf: Prefix) -> tuple[Docs, Docs]:
-    """The terms that begin so, as one: documents, and how often each has any of them."""
+def _places(mine: Docs, docs: Docs) -> tuple[Docs, Docs]:
+    """Where in `mine` those of `docs` are that are in it, and which of them; both are rising."""
+    places = mine.searchsorted(docs.astype(mine.dtype))
+    hits = np.flatnonzero(mine.take(places, mode="clip") == docs)
+    return places[hits], hits
+
+
+@contextmanager
+def zeros(view: View) -> Iterator[Floats]:
+    """An array of zeros, one for each document, that has to be left as zeros."""
+    scratch = view.segment.scratch
+    board = scratch.pop() if scratch else np.zeros(view.segment.documents + 1)
+    yield board
+    scratch.append(board)  # Not if something went wrong: then it may be anything.
+
+
+def together(view: View, leaf: Prefix) -> Several:
+    """The terms of the view that begin so."""
     found = [listed(postings) for postings in view.segment.find_prefix(leaf.prefix)]
     if not found:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return Several(np.empty(0, np.intp), np.empty(0, np.intp))
     docs, places = np.unique(np.concatenate([docs for docs, _ in found]), return_inverse=True)
     tfs = np.bincount(places, weights=np.concatenate([tfs for _, tfs in found])).astype(np.int64)
     gone = view.is_gone
     if gone is not None:
         kept = ~gone[docs]
         docs, tfs = docs[kept], tfs[kept]
-    return docs.astype(np.int64), tfs
+    return Several(docs.astype(np.intp), tfs)
 
 
 def _any_of(view: View, leaves: list[_Leaf], count: int, least: float) -> tuple[Docs, Floats]:
     """Documents in any of the lists that may be among the best `count`, with their scores."""
     if len(leaves) == 1:
         return leaves[0].scored()
-    leaves = sorted(leaves, key=lambda leaf: -leaf.bound)
-    rest = [*np.cumsum([leaf.bound for leaf in reversed(leaves)])[::-1].tolist(), 0.0]
-    scratch = view.segment.scratch
-    totals = scratch.pop() if scratch else np.zeros(view.segment.documents + 1)
-    seen: list[Docs] = []
+    bounds = [leaf.bound() for leaf in leaves]
+    order = sorted(range(len(leaves)), key=lambda place: -bounds[place])
+    leaves = [leaves[place] for place in order]
+    sums = itertools.accumulate((bounds[place] for place in reversed(order)), initial=0.0)
+    rest = list(sums)[::-1]
     threshold = least
     number = 0
-    try:
+    seen: list[Docs] = []
+    with zeros(view) as totals:
         while number < len(leaves) and rest[number] >= threshold * (1 - _SLACK):
             docs, gains = leaves[number].scored()
-            totals[docs] += gains
+            if number:
+                gains = totals.take(docs) + gains
+            totals[docs] = gains
             seen.append(docs)
             number += 1
-            threshold = max(threshold, _kth(totals[docs] if number > 1 else gains, count))
-        if not seen:
-            return np.empty(0, np.int64), np.empty(0)  # Other segments have better ones.
-        return _finished(totals, seen, leaves[number:], rest[number:], threshold, count)
-    finally:
-        for docs in seen:
-            totals[docs] = 0.0
-        scratch.append(totals)
-
-
-def _finished(
-    totals: Floats,
-    seen: list[Docs],
-    leaves: list[_Leaf],
-    rest: list[float],
-    threshold: float,
-    count: int,
-) -> tuple[Docs, Floats]:
-    """Candidates with whole scores: those seen so far, asked of the remaining lists."""
-    kept = []
-    for docs in seen:
-        reach = totals[docs] + rest[0] >= threshold * (1 - _SLACK)
-        kept.append(docs if reach.all() else docs[reach])
-    docs = np.unique(np.concatenate(kept)) if len(kept) > 1 else kept[0]
-    scores = totals[docs]
-    for number, leaf in enumerate(leaves):
-        leaf.add_to(docs, scores)
-        threshold = max(threshold, _kth(scores, count))
-        reach = scores + rest[number + 1] >= threshold * (1 - _SLACK)
+            threshold = max(threshold, _floor(gains, count))
+        limit = threshold * (1 - _SLACK) - rest[number]
+        kept = [docs[totals.take(docs) >= limit] for docs in seen]
+        docs = _different(np.concatenate(kept)) if kept else np.empty(0, np.intp)
+        scores = totals.take(docs)
+        for some in seen:
+            totals[some] = 0.0
+    for place in range(number, len(leaves)):
+        leaves[place].add_to(docs, scores)
+        threshold = max(threshold, _floor(scores, count))
+        reach = scores >= threshold * (1 - _SLACK) - rest[place + 1]
         if not reach.all():
             docs, scores = docs[reach], scores[reach]
     return docs, scores
 
 
-def _kth(scores: Floats, count: int) -> float:
-    """The score that so many reach; 0 if there are not so many."""
-    if len(scores) < count:
-        return 0.0
-    return float(np.partition(scores, len(scores) - count)[len(scores) - count])
+def _different(docs: Docs) -> Docs:
+    """Each once, rising."""
+    docs.sort()
+    is_new = np.ones(len(docs), np.bool_)
+    np.not_equal(docs[1:], docs[:-1], out=is_new[1:])
+    return docs[is_new]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,7 +16,7 @@ from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.index import rank
 from cordwood.index.match import matching
 from cordwood.index.query import Query, parse, positive
-from cordwood.index.rank import Scorer, Scoring, Wanted
+from cordwood.index.rank import Scorer, Scoring
 from cordwood.index.segment import View
 from cordwood.index.tokens import Tokenizer
 
@@ -74,23 +73,20 @@ class Snapshot:
         tree = self._parsed(query)
         leaves = Counter(positive(tree))
         scorer = Scorer(scoring, self._average)
-        found = [[rank.find(view, leaf) for leaf in leaves] for view in self._views]
+        found = [{leaf: rank.find(view, leaf) for leaf in leaves} for view in self._views]
         weights = []
-        for place, times in enumerate(leaves.values()):
+        for leaf, times in leaves.items():
             having = sum(
-                rank.count(view, mine[place]) for view, mine in zip(self._views, found, strict=True)
+                rank.count(view, mine[leaf]) for view, mine in zip(self._views, found, strict=True)
             )
             weights.append(times * scorer.rarity(having, self.documents) if having else 0.0)
-        scores: dict[bytes, float] = {}
+        bests = []
         least = 0.0
         for view, mine in zip(self._views, found, strict=True):
-            wanted = [Wanted(one, weight) for one, weight in zip(mine, weights, strict=True)]
-            best = rank.best(view, tree, wanted, scorer, k, least)
-            _gather(scores, view, best)
-            if len(self._views) > 1 and len(scores) >= k:
-                least = heapq.nlargest(k, scores.values())[-1]
-        top = heapq.nsmallest(k, scores.items(), key=lambda item: (-item[1], item[0]))
-        return [Hit(*item) for item in top]
+            best = rank.best(view, tree, mine, weights, scorer, k, least)
+            bests.append(best)
+            least = max(least, _kth(view, best, k))
+        return _hits(self._views, bests, k)
 
     def match(self, query: str | Query) -> Matches:
         """All ids that a query finds, in no order and without ranking.
@@ -118,15 +114,45 @@ class Snapshot:
         return parse(query, self._cutter) if isinstance(query, str) else query
 
 
-def _gather(scores: dict[bytes, float], view: View, best: rank.Best) -> None:
-    """Note the best score of each id."""
-    if not len(best.docs):
-        return
-    ordinals = view.segment.ids.ordinals(best.docs)
-    ids = view.segment.ids.take(ordinals).to_pylist()
-    for user_id, score in zip(ids, best.scores.tolist(), strict=True):
-        if score > scores.get(user_id, -1.0):
-            scores[user_id] = score
+def _kth(view: View, best: rank.Best, k: int) -> float:
+    """The score that k ids of the view reach; 0 if there are not so many.
+
+    Views are not taken together here: an id may have documents in several, and to know we would
+    have to look it up.
+    """
+    if len(best.docs) < k:
+        return 0.0
+    if not view.segment.ids.has_duplicates:
+        return float(best.scores[k - 1])
+    firsts = np.unique(view.segment.ids.ordinals(best.docs), return_index=True)[1]
+    return float(best.scores[np.sort(firsts)[k - 1]]) if len(firsts) >= k else 0.0
+
+
+def _hits(views: Sequence[View], bests: Sequence[rank.Best], k: int) -> list[Hit]:
+    """The best ids of all views. Ids are looked up from the best on, no more than it takes."""
+    if not bests:
+        return []
+    scores = np.concatenate([best.scores for best in bests])
+    of = np.repeat(np.arange(len(bests)), [len(best.docs) for best in bests])
+    docs = np.concatenate([best.docs for best in bests])
+    if len(bests) > 1:
+        order = np.argsort(-scores, kind="stable")
+        scores, of, docs = scores[order], of[order], docs[order]
+    found: dict[bytes, float] = {}
+    start = 0
+    while start < len(scores) and len(found) < k:
+        # With all that are as good as the last: ids decide among those.
+        last = min(start + k - len(found), len(scores)) - 1
+        limit = int(np.searchsorted(-scores, -scores[last], side="right"))
+        for place, view in enumerate(views):
+            mine = start + np.flatnonzero(of[start:limit] == place)
+            if len(mine):
+                ids = view.segment.ids.some(view.segment.ids.ordinals(docs[mine]))
+                for user_id, score in zip(ids, scores[mine].tolist(), strict=True):
+                    found[user_id] = max(score, found.get(user_id, 0.0))
+        start = limit
+    top = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    return [Hit(*item) for item in top[:k]]
 
 
 class Matches(AbstractSet[bytes]):
