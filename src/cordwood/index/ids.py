@@ -79,12 +79,17 @@ class Ids:
         one: bytes = self.table()[ordinal].as_py()
         return one
 
-    def some(self, ordinals: npt.NDArray[Any]) -> list[bytes]:
-        """The ids of a few ordinals."""
-        if len(ordinals) >= _MANY:
-            found: list[bytes] = self.take(ordinals).to_pylist()
-            return found
-        return [self.get(ordinal) for ordinal in ordinals.tolist()]
+    def of_document(self, doc: int) -> bytes:
+        """The id of a document."""
+        firsts = self._first_docs()
+        return self.get(doc - 1 if firsts is None else int(firsts.searchsorted(doc, "right")) - 1)
+
+    def of_documents(self, docs: npt.NDArray[Any]) -> list[bytes]:
+        """The ids of documents, one for each."""
+        if len(docs) < _MANY:
+            return list(map(self.of_document, docs.tolist()))
+        found: list[bytes] = self.take(self.ordinals(docs)).to_pylist()
+        return found
 
     def take(self, ordinals: npt.NDArray[Any]) -> pa.Array:
         """The ids of ordinals."""

@@ -45,6 +45,9 @@ LONG = struct.Struct("<IIIBBH")
 NO_FREQUENCIES = 255
 _BOUND = struct.Struct("<II")
 
+_ALL, _EACH = 32_768, 64
+"""Up to so many frequencies, or so many for each wanted one, are decoded and not looked up."""
+
 _WIDTHS = (0, 1, 2, 4, 8)
 _CLASSES = np.array([0, 0, 1, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5], np.int64)
 """Frequencies of one class share a bound: 1, 2, 3, 4-7, 8-15, and the rest."""
@@ -363,14 +366,15 @@ class Long:
         often = _unpack(self._data[self._packed : self._set], self.count, self._width)
         if self._packed > self._odd:
             odd = np.frombuffer(self._data[self._odd : self._packed], "<u4").reshape(2, -1)
-            often = often.astype(np.uint32)
+            if int(odd[1].max()) >= np.iinfo(often.dtype).max:
+                often = often.astype(np.uint32)
             often[odd[0]] = odd[1] + np.uint32(1)
         return often
 
-    def tfs_at(self, places: npt.NDArray[np.int64]) -> U32:
+    def tfs_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """How often a few documents have the term, by their places among the documents."""
-        if self._width == NO_FREQUENCIES:
-            return np.ones(len(places), np.uint32)
+        if self.count <= max(_ALL, _EACH * len(places)) or self._width == NO_FREQUENCIES:
+            return self.tfs().take(places)
         if not self._width:
             more = np.zeros(len(places), np.uint32)
         else:

@@ -8,16 +8,16 @@ documents alone, and not on how they lie in segments.
 What only *may* have a term (OR) is ranked with pruning: lists are taken from the one that can
 contribute most. As soon as k documents are known with scores that the rest of the lists together
 cannot reach, documents in none of the lists so far are out, and those lists are asked about the
-remaining candidates alone. No document is lost by that. Scores are added in double precision and
-handed out in single, so that the order of adding does not show.
+remaining candidates alone. That is done in single precision, with some slack for what it costs: it
+is about candidates only. Their scores are then added in double precision and handed out in single,
+so that the order of adding does not show. No document is lost by any of that.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -25,21 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.index.match import Known, matching
-from cordwood.index.postings import Long, Short
+from cordwood.index.postings import Long
 from cordwood.index.query import Or, Prefix, Query, Term
-from cordwood.index.segment import Postings, Single, View, listed
+from cordwood.index.segment import Postings, View, listed
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]
 Docs = npt.NDArray[Any]
+Kind = type[np.float32 | np.float64]
 
 Scoring = Literal["bm25", "tfidf"]
 
 K1, B = 1.2, 0.75
 
-_SLACK = 1e-6
-"""Scores that differ by less, relatively, are not told apart while pruning."""
+_SLACK = 2.5e-7
+"""Scores that differ by less, relatively, for each of the lists are not told apart by pruning."""
 
-_DENSE = 3
+_DENSE = 10
 """To decode a list costs, for each of its documents, so much less than to look one up in it."""
 
 _SPARSE = 256
@@ -47,6 +48,17 @@ _SPARSE = 256
 
 _BLOCK = 64
 """Scores that are looked at together to find a few of the highest."""
+
+_FEW = 128
+"""So few scores are sorted as they are."""
+
+_SMALL = 2_048
+"""Long lists of so few documents in all are added up as they are: to prune costs more."""
+
+_CANDIDATES = 128
+"""So few candidates are not looked at any closer before their scores are worked out."""
+
+_LEAVES = (Term, Prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +75,30 @@ class Scorer:
             return math.log(1 + documents / found)
         return math.log1p((documents - found + 0.5) / (found + 0.5))
 
-    def parts(self, tfs: Any, lengths: Any) -> Any:
-        """The part of a score that depends on the document: for numbers or arrays."""
+    def norms(self, lengths: npt.NDArray[Any], kind: Kind) -> Floats:
+        """What the lengths of documents do to their scores."""
+        norms: Floats = lengths.astype(kind)
+        norms *= K1 * B / self.average
+        norms += K1 * (1 - B)
+        return norms
+
+    def gains(self, weight: float, tfs: Docs, norms: Floats) -> Floats:
+        """What documents gain by a term that is worth so much; `norms` are used up."""
+        gains: Floats = tfs.astype(norms.dtype)
         if self.scoring == "tfidf":
-            return tfs * 1.0
-        below = lengths * (K1 * B / self.average)
-        below += K1 * (1 - B)
-        below += tfs
-        return tfs * (K1 + 1) / below
+            gains *= weight
+            return gains
+        norms += gains
+        gains *= weight * (K1 + 1)
+        gains /= norms
+        return gains
+
+    def bound(self, weight: float, pairs: Iterable[tuple[int, ...]]) -> float:
+        """The most that a document gains which is like one of these pairs of tf and length."""
+        if self.scoring == "tfidf":
+            return weight * max(tf for tf, _ in pairs)
+        slope, floor = K1 * B / self.average, K1 * (1 - B)
+        return weight * (K1 + 1) * max(tf / (length * slope + floor + tf) for tf, length in pairs)
 
 
 class Several(NamedTuple):
@@ -82,6 +110,14 @@ class Several(NamedTuple):
 
 Found = Postings | Several | None
 """What a view has of a leaf."""
+
+
+class Wanted(NamedTuple):
+    """A leaf that documents are wanted for, what the view has of it, and what it is worth."""
+
+    leaf: Term | Prefix
+    found: Found
+    weight: float
 
 
 def find(view: View, leaf: Term | Prefix) -> Found:
@@ -109,47 +145,40 @@ _NONE = Best(np.empty(0, np.int64), np.empty(0, np.float32))
 def best(
     view: View,
     query: Query,
-    found: Mapping[Term | Prefix, Found],
-    weights: Sequence[float],
+    wanted: Sequence[Wanted],
     scorer: Scorer,
     k: int,
     least: float = 0.0,
 ) -> Best:
-    """The best documents for k different ids, all that score at least `least`.
-
-    `found` has the wanted leaves, as `find` found them, and `weights` what each is worth.
-    """
-    leaves = [
-        _Leaf(view, scorer, one, weight)
-        for one, weight in zip(found.values(), weights, strict=True)
-        if one is not None
-    ]
+    """The best documents for k different ids, all that score at least `least`."""
+    leaves = [_Leaf(view, scorer, want) for want in wanted if want.found is not None]
     count = k * view.segment.most_per_id
-    if isinstance(query, Term | Prefix) or (
-        isinstance(query, Or) and all(isinstance(part, Term | Prefix) for part in query.parts)
+    if isinstance(query, _LEAVES) or (
+        isinstance(query, Or) and all(isinstance(part, _LEAVES) for part in query.parts)
     ):
-        if not leaves:
-            return _NONE
-        docs, scores = _any_of(view, leaves, count, least)
+        if sum(leaf.size for leaf in leaves) < _SMALL:
+            return _topmost(*_added([leaf.scored(np.float64) for leaf in leaves]), count)
+        docs = _candidates(view, leaves, scorer, count, least)
     else:
-        known = {leaf: one for leaf, one in found.items() if isinstance(leaf, Term)}
+        known = {want.leaf: want.found for want in wanted if isinstance(want.leaf, Term)}
         matched = matching(view, query, cast("Known", known))
-        if not matched:
-            return _NONE
         docs = np.frombuffer(matched.to_array(), np.uint32).astype(np.intp)
-        scores = np.zeros(len(docs))
-        for leaf in leaves:
-            leaf.add_to(docs, scores)
+    if not len(docs):
+        return _NONE
+    scores = np.zeros(len(docs))
+    norms = scorer.norms(view.segment.lengths.take(docs), np.float64)
+    for leaf in leaves:
+        leaf.add_to(docs, scores, norms)
     return _topmost(docs, scores, count)
 
 
 def _topmost(docs: Docs, scores: Floats, count: int) -> Best:
     """The best `count`; of equal ones those with lower numbers. `docs` are rising."""
     single = scores.astype(np.float32)
-    if len(single) > count:
+    if len(single) > max(count, _FEW):
         kept = np.flatnonzero(single >= _floor(single, count))
         docs, single = docs[kept], single[kept]
-    order = np.argsort(-single, kind="stable")[:count]
+    order = (-single).argsort(kind="stable")[:count]
     return Best(docs[order], single[order])
 
 
@@ -161,100 +190,101 @@ def _floor(scores: npt.NDArray[Any], count: int) -> float:
     if rows >= 2 * count:
         # The best of each block: `count` of those are `count` of all, and few are missed.
         scores = scores[: rows * _BLOCK].reshape(_BLOCK, rows).max(axis=0)
-    return float(np.partition(scores, len(scores) - count)[len(scores) - count])
+    place = len(scores) - count
+    return float(np.partition(scores, place)[place])
 
 
 class _Leaf:
-    """A wanted leaf in a view, what it is worth with it."""
+    """A wanted leaf in a view."""
 
-    __slots__ = ("_found", "_scored", "_scorer", "_view", "_weight", "size")
+    __slots__ = ("_found", "_listed", "_scorer", "_view", "_weight", "size")
 
-    def __init__(self, view: View, scorer: Scorer, found: Found, weight: float) -> None:
+    def __init__(self, view: View, scorer: Scorer, want: Wanted) -> None:
+        found = want.found
+        assert found is not None
         self._view = view
         self._scorer = scorer
-        self._weight = weight
+        self._weight = want.weight
         self._found = found
-        self._scored: tuple[Docs, Floats] | None = None
-        self.size = found.count if isinstance(found, Long) else 0
+        self._listed: tuple[Docs, Docs] | None = None
+        self.size = found.count if isinstance(found, Long) else 0  # As good as no work.
 
     def bound(self) -> float:
         """No document gains more by it."""
         if isinstance(self._found, Long):
-            parts = self._scorer.parts
-            return self._weight * max(parts(tf, length) for tf, length in self._found.bounds())
-        gains = self.scored()[1]
+            return self._scorer.bound(self._weight, self._found.bounds())
+        gains = self.scored(np.float64)[1]
         return float(gains.max()) if len(gains) else 0.0
 
-    def scored(self) -> tuple[Docs, Floats]:
+    def scored(self, kind: Kind) -> tuple[Docs, Floats]:
         """All its documents, and what each gains by it."""
-        if self._scored is None:
-            docs, tfs = self._listed()
-            self._scored = docs, self._gains(docs, tfs)
-        return self._scored
+        docs, tfs = self._open()
+        norms = self._scorer.norms(self._view.segment.lengths.take(docs), kind)
+        return docs, self._scorer.gains(self._weight, tfs, norms)
 
-    def add_to(self, docs: Docs, scores: Floats) -> None:
-        """Add what these documents gain by it; `docs` are rising."""
-        if isinstance(self._found, Long) and self._scored is None:
-            if _DENSE * len(docs) < self.size:
-                self._look_up(self._found, docs, scores)
-                return
-            mine, gains = self.scored()
-            with zeros(self._view) as board:
-                board[mine] = gains
-                scores += board.take(docs)
-                board[mine] = 0.0
+    def add_to(self, docs: Docs, scores: Floats, norms: Floats) -> None:
+        """Add what these documents gain by it; `docs` are rising, and `norms` are theirs."""
+        if _DENSE * len(docs) >= self.size > 0:
+            mine, tfs = self._open()
+            board = borrow(self._view)
+            board[mine] = tfs
+            scores += self._scorer.gains(self._weight, board.take(docs), norms.copy())
+            give_back(self._view, board, [mine])
             return
-        mine, gains = self.scored()
-        if len(mine):
-            places, hits = _places(mine, docs)
-            scores[hits] += gains[places]
-
-    def _look_up(self, postings: Long, docs: Docs, scores: Floats) -> None:
-        """Look up documents in a long list, without decoding it as a whole."""
-        if _SPARSE * len(docs) < self.size:
-            mine = postings.members()
-            some = [place for place, doc in enumerate(docs.tolist()) if doc in mine]
-            hits = np.array(some, np.intp)
-            ranks = [mine.rank(doc) - 1 for doc in docs[hits].tolist()]
-            places = np.array(ranks, np.intp)
+        if isinstance(self._found, Long) and self._listed is None:
+            places, hits = self._find(self._found, docs)
+            tfs = self._found.tfs_at(places)
         else:
-            places, hits = _places(postings.docs(), docs)
-        if len(hits):
-            scores[hits] += self._gains(docs[hits], postings.tfs_at(places))
+            mine, tfs = self._open()
+            places, hits = _places(mine, docs)
+            tfs = tfs[places]
+        scores[hits] += self._scorer.gains(self._weight, tfs, norms[hits])
 
-    def _gains(self, docs: Docs, tfs: Docs) -> Floats:
-        gains: Floats = self._scorer.parts(tfs, self._view.segment.lengths.take(docs))
-        gains *= self._weight
-        return gains
+    def _find(self, postings: Long, docs: Docs) -> tuple[Docs, Docs]:
+        """As `_places`, in a long list."""
+        if _SPARSE * len(docs) >= self.size:
+            return _places(postings.docs(), docs)
+        mine = postings.members()
+        found = [(mine.rank(doc) - 1, hit) for hit, doc in enumerate(docs.tolist()) if doc in mine]
+        places, hits = np.array(found, np.intp).reshape(-1, 2).T
+        return places, hits
 
-    def _listed(self) -> tuple[Docs, Docs]:
-        found = self._found
-        assert found is not None
-        if isinstance(found, Several):
-            return found
-        docs, tfs = listed(found)
-        docs = docs.astype(np.intp)
-        gone = self._view.is_gone
-        if gone is None:
-            return docs, tfs
-        kept = np.flatnonzero(~gone[docs])
-        return docs[kept], tfs[kept]
+    def _open(self) -> tuple[Docs, Docs]:
+        """Its documents that were not deleted, and how often each has it."""
+        if self._listed is None:
+            if isinstance(self._found, Several):
+                self._listed = self._found
+                return self._listed
+            docs, tfs = listed(self._found)
+            docs = docs.astype(np.intp)
+            gone = self._view.is_gone
+            if gone is not None:
+                kept = np.flatnonzero(~gone[docs])
+                docs, tfs = docs[kept], tfs[kept]
+            self._listed = docs, tfs
+        return self._listed
 
 
 def _places(mine: Docs, docs: Docs) -> tuple[Docs, Docs]:
     """Where in `mine` those of `docs` are that are in it, and which of them; both are rising."""
+    if not len(mine):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
     places = mine.searchsorted(docs.astype(mine.dtype))
-    hits = np.flatnonzero(mine.take(places, mode="clip") == docs)
+    hits = (mine.take(places, mode="clip") == docs).nonzero()[0]
     return places[hits], hits
 
 
-@contextmanager
-def zeros(view: View) -> Iterator[Floats]:
-    """An array of zeros, one for each document, that has to be left as zeros."""
+def borrow(view: View) -> Floats:
+    """An array of zeros, one for each document."""
     scratch = view.segment.scratch
-    board = scratch.pop() if scratch else np.zeros(view.segment.documents + 1)
-    yield board
-    scratch.append(board)  # Not if something went wrong: then it may be anything.
+    return scratch.pop() if scratch else np.zeros(view.segment.documents + 1, np.float32)
+
+
+def give_back(view: View, board: Floats, used: Iterable[Docs]) -> None:
+    """Make it zeros again. One that is never given back is no loss."""
+    for docs in used:
+        board[docs] = 0.0
+    view.segment.scratch.append(board)
 
 
 def together(view: View, leaf: Prefix) -> Several:
@@ -271,45 +301,79 @@ def together(view: View, leaf: Prefix) -> Several:
     return Several(docs.astype(np.intp), tfs)
 
 
-def _any_of(view: View, leaves: list[_Leaf], count: int, least: float) -> tuple[Docs, Floats]:
-    """Documents in any of the lists that may be among the best `count`, with their scores."""
-    if len(leaves) == 1:
-        return leaves[0].scored()
-    bounds = [leaf.bound() for leaf in leaves]
-    order = sorted(range(len(leaves)), key=lambda place: -bounds[place])
-    leaves = [leaves[place] for place in order]
-    sums = itertools.accumulate((bounds[place] for place in reversed(order)), initial=0.0)
+def _candidates(
+    view: View, leaves: list[_Leaf], scorer: Scorer, count: int, least: float
+) -> Docs:
+    """Documents in any of the lists that may be among the best `count`, rising."""
+    bounded = sorted(((leaf.bound(), place) for place, leaf in enumerate(leaves)), reverse=True)
+    leaves = [leaves[place] for _, place in bounded]
+    sums = itertools.accumulate((bound for bound, _ in reversed(bounded)), initial=0.0)
     rest = list(sums)[::-1]
-    threshold = least
-    number = 0
-    seen: list[Docs] = []
-    with zeros(view) as totals:
-        while number < len(leaves) and rest[number] >= threshold * (1 - _SLACK):
-            docs, gains = leaves[number].scored()
-            if number:
-                gains = totals.take(docs) + gains
+    slack = 1 - _SLACK * (8 + len(leaves))
+    seen, threshold = _summed(view, leaves, rest, count, least, slack)
+    docs, scores = _joined(seen, threshold - rest[len(seen)])
+    for place in range(len(seen), len(leaves)):
+        if len(docs) <= _CANDIDATES:
+            break
+        norms = scorer.norms(view.segment.lengths.take(docs), np.float32)
+        leaves[place].add_to(docs, scores, norms)
+        threshold = max(threshold, _floor(scores, count) * slack)
+        near = scores >= threshold - rest[place + 1]
+        docs, scores = docs[near], scores[near]
+    return docs
+
+
+def _summed(
+    view: View, leaves: list[_Leaf], rest: list[float], count: int, least: float, slack: float
+) -> tuple[list[tuple[Docs, Floats]], float]:
+    """The lists whose documents may be among the best, and what one of those has at least.
+
+    `rest` has what the lists from each on can contribute. A document comes with what it gains by
+    its list and those before it: all that it gains where it is met last.
+    """
+    threshold = least * slack
+    seen: list[tuple[Docs, Floats]] = []
+    totals = borrow(view)
+    for place, leaf in enumerate(leaves):
+        if rest[place] < threshold:
+            break
+        docs, gains = leaf.scored(np.float32)
+        if place:
+            gains += totals.take(docs)
+        if place < len(leaves) - 1:
             totals[docs] = gains
-            seen.append(docs)
-            number += 1
-            threshold = max(threshold, _floor(gains, count))
-        limit = threshold * (1 - _SLACK) - rest[number]
-        kept = [docs[totals.take(docs) >= limit] for docs in seen]
-        docs = _different(np.concatenate(kept)) if kept else np.empty(0, np.intp)
-        scores = totals.take(docs)
-        for some in seen:
-            totals[some] = 0.0
-    for place in range(number, len(leaves)):
-        leaves[place].add_to(docs, scores)
-        threshold = max(threshold, _floor(scores, count))
-        reach = scores >= threshold * (1 - _SLACK) - rest[place + 1]
-        if not reach.all():
-            docs, scores = docs[reach], scores[reach]
-    return docs, scores
+        seen.append((docs, gains))
+        threshold = max(threshold, _floor(gains, count) * slack)
+    give_back(view, totals, (docs for docs, _ in seen[: len(leaves) - 1]))
+    return seen, threshold
 
 
-def _different(docs: Docs) -> Docs:
-    """Each once, rising."""
-    docs.sort()
+def _joined(seen: list[tuple[Docs, Floats]], limit: float) -> tuple[Docs, Floats]:
+    """Each document that gains so much, rising, with the sum that it was met with last."""
+    near = [gains >= limit for _, gains in seen]
+    kept = [(docs[some], gains[some]) for (docs, gains), some in zip(seen, near, strict=True)]
+    if len(kept) == 1:
+        return kept[0]
+    docs = np.concatenate([np.empty(0, np.intp), *(docs for docs, _ in kept)])
+    scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in kept)])
+    order = docs.argsort(kind="stable")
+    docs, scores = docs[order], scores[order]
+    is_last = np.ones(len(docs), np.bool_)
+    np.not_equal(docs[1:], docs[:-1], out=is_last[:-1])
+    return docs[is_last], scores[is_last]
+
+
+def _added(lists: list[tuple[Docs, Floats]]) -> tuple[Docs, Floats]:
+    """The documents of all lists, rising, and what each gains in all."""
+    if len(lists) == 1:
+        return lists[0]
+    if not lists:
+        return np.empty(0, np.intp), np.empty(0)
+    docs = np.concatenate([docs for docs, _ in lists])
+    gains = np.concatenate([gains for _, gains in lists])
+    order = docs.argsort(kind="stable")  # Quick, since each list is in order.
+    docs, gains = docs[order], gains[order]
     is_new = np.ones(len(docs), np.bool_)
     np.not_equal(docs[1:], docs[:-1], out=is_new[1:])
-    return docs[is_new]
+    firsts = is_new.nonzero()[0]
+    return docs[firsts], np.add.reduceat(gains, firsts) if len(firsts) else gains

@@ -70,7 +70,7 @@ class Segment:
         self.ids = Ids(self._sections)
         self.terms: Any = ducer.Map(self._sections.whole("terms"))
         """The dictionary: terms to values. Its bytes were checked: damaged, it would not say so."""
-        self.scratch: list[npt.NDArray[np.float64]] = []
+        self.scratch: list[npt.NDArray[np.float32]] = []
         """Arrays of zeros, one place for each document, for who ranks next."""
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -15,8 +14,8 @@ from pyroaring import BitMap
 from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.index import rank
 from cordwood.index.match import matching
-from cordwood.index.query import Query, parse, positive
-from cordwood.index.rank import Scorer, Scoring
+from cordwood.index.query import Prefix, Query, Term, parse, positive
+from cordwood.index.rank import Scorer, Scoring, Wanted
 from cordwood.index.segment import View
 from cordwood.index.tokens import Tokenizer
 
@@ -54,6 +53,10 @@ class Snapshot:
         tokens = sum(view.tokens for view in self._views)
         return tokens / self.documents if tokens else 1.0
 
+    @cached_property
+    def _is_ranked(self) -> bool:
+        return all(view.segment.frequencies for view in self._views)
+
     def search(self, query: str | Query, k: int = 10, *, scoring: Scoring = "bm25") -> list[Hit]:
         """The k ids that answer a query best, the best first; equal ones in the order of ids.
 
@@ -65,25 +68,28 @@ class Snapshot:
             raise InvalidInputError(f"k is {k!r}", hint="ask for one hit or more")
         if scoring not in {"bm25", "tfidf"}:
             raise InvalidInputError(f"scoring is {scoring!r}", hint="use bm25 or tfidf")
-        if any(not view.segment.frequencies for view in self._views):
+        if not self._is_ranked:
             raise StateError(
                 "the index keeps no frequencies, so nothing can be ranked",
                 hint="use match, or create it with frequencies=True",
             )
         tree = self._parsed(query)
-        leaves = Counter(positive(tree))
+        leaves: dict[Term | Prefix, int] = {}
+        for leaf in positive(tree):
+            leaves[leaf] = leaves.get(leaf, 0) + 1
         scorer = Scorer(scoring, self._average)
-        found = [{leaf: rank.find(view, leaf) for leaf in leaves} for view in self._views]
+        found = [[rank.find(view, leaf) for leaf in leaves] for view in self._views]
         weights = []
-        for leaf, times in leaves.items():
-            having = sum(
-                rank.count(view, mine[leaf]) for view, mine in zip(self._views, found, strict=True)
-            )
+        for place, times in enumerate(leaves.values()):
+            having = 0
+            for view, mine in zip(self._views, found, strict=True):
+                having += rank.count(view, mine[place])
             weights.append(times * scorer.rarity(having, self.documents) if having else 0.0)
         bests = []
         least = 0.0
         for view, mine in zip(self._views, found, strict=True):
-            best = rank.best(view, tree, mine, weights, scorer, k, least)
+            wanted = list(map(Wanted, leaves, mine, weights))
+            best = rank.best(view, tree, wanted, scorer, k, least)
             bests.append(best)
             least = max(least, _kth(view, best, k))
         return _hits(self._views, bests, k)
@@ -130,27 +136,22 @@ def _kth(view: View, best: rank.Best, k: int) -> float:
 
 def _hits(views: Sequence[View], bests: Sequence[rank.Best], k: int) -> list[Hit]:
     """The best ids of all views. Ids are looked up from the best on, no more than it takes."""
-    if not bests:
-        return []
-    scores = np.concatenate([best.scores for best in bests])
-    of = np.repeat(np.arange(len(bests)), [len(best.docs) for best in bests])
-    docs = np.concatenate([best.docs for best in bests])
-    if len(bests) > 1:
-        order = np.argsort(-scores, kind="stable")
-        scores, of, docs = scores[order], of[order], docs[order]
+    if len(views) == 1 and not views[0].segment.ids.has_duplicates:
+        docs, scores = bests[0]
+        return list(map(Hit, views[0].segment.ids.of_documents(docs), scores.tolist()))
+    rows = [
+        (-score, place, doc)
+        for place, best in enumerate(bests)
+        for doc, score in zip(best.docs.tolist(), best.scores.tolist(), strict=True)
+    ]
+    rows.sort()
     found: dict[bytes, float] = {}
-    start = 0
-    while start < len(scores) and len(found) < k:
-        # With all that are as good as the last: ids decide among those.
-        last = min(start + k - len(found), len(scores)) - 1
-        limit = int(np.searchsorted(-scores, -scores[last], side="right"))
-        for place, view in enumerate(views):
-            mine = start + np.flatnonzero(of[start:limit] == place)
-            if len(mine):
-                ids = view.segment.ids.some(view.segment.ids.ordinals(docs[mine]))
-                for user_id, score in zip(ids, scores[mine].tolist(), strict=True):
-                    found[user_id] = max(score, found.get(user_id, 0.0))
-        start = limit
+    last = 0.0
+    for below, place, doc in rows:
+        if len(found) >= k and below > last:
+            break  # Those that are as good as the last were looked at: ids decide among them.
+        last = below
+        found.setdefault(views[place].segment.ids.of_document(doc), -below)
     top = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return [Hit(*item) for item in top[:k]]
 

@@ -2,7 +2,7 @@
 
 A *short* document is a paragraph of 8 to 80 words, each different one once; a *long* one is a whole
 file. Files are taken a few from each directory in turn, so that a part of the corpus is as mixed as
-all of it. Ids say where a text is from.
+all of it. Ids are numbers of eight digits, as keys of a table are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GAP = re.compile(r"\n\s*\n")
 
 
 class Document(NamedTuple):
-    """A text and where it is from."""
+    """A text and its id."""
 
     id: bytes
     text: str
@@ -38,12 +38,12 @@ def documents(length: Length, limit_bytes: int) -> list[Document]:
     size_bytes = 0
     seen: set[int] = set()
     for path in _paths():
-        for place, text in enumerate(_texts(path, length)):
+        for text in _texts(path, length):
             key = hash(text)
             if key in seen:
                 continue
             seen.add(key)
-            found.append(Document(f"{path}#{place}".encode(errors="replace"), text))
+            found.append(Document(b"%08d" % len(found), text))
             size_bytes += len(text)
             if size_bytes >= limit_bytes:
                 return found

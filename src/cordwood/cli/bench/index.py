@@ -147,7 +147,7 @@ def questions(snapshot: Snapshot, texts: Sequence[Document], count: int) -> Clas
         """Different words of these groups."""
         if any(len(groups[name]) < len(names) for name in names):
             return []
-        found = []
+        found: list[Question] = []
         while len(found) < count:
             chosen = tuple(str(chance.choice(groups[name])) for name in names)
             if len(set(chosen)) == len(chosen):

@@ -97,7 +97,8 @@ class Tantivy:
 
     def count(self, prepared: Any) -> int | None:
         """See `Peer`."""
-        return int(self._searcher.search(prepared, 1, count=True).count)
+        found: Any = self._searcher.search(prepared, 1, count=True)
+        return int(found.count)
 
     def size_bytes(self) -> int:
         """See `Peer`."""
@@ -154,9 +155,8 @@ class Bm25s:
         import bm25s  # noqa: PLC0415 - optional
 
         texts = [text for _, text in documents]
-        tokens = bm25s.tokenize(
-            texts, token_pattern=r"[^\W_]+", stopwords=None, show_progress=False
-        )
+        pattern = r"[^\W_]+"
+        tokens = bm25s.tokenize(texts, True, pattern, None, show_progress=False)  # noqa: FBT003
         self._found = bm25s.BM25()
         self._found.index(tokens, show_progress=False)
         self._folder = folder
