@@ -24,6 +24,7 @@ of the list scores more than the best of these pairs would. All encoding is over
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -169,39 +170,33 @@ def _longs(lists: Lists, chosen: npt.NDArray[np.intp], lengths: U32 | None) -> I
             yield LONG.pack(limit - start, len(members), 0, NO_FREQUENCIES, 0, 0) + members
         return
     bounds = _bounds(lists, chosen, lengths)
+    widths = _widths(lists.tfs, lists.starts[chosen], lists.starts[chosen + 1])
     for number, (start, limit) in enumerate(zip(starts, limits, strict=True)):
         members = _set_bytes(lists.docs[start:limit])
         more = lists.tfs[start:limit] - np.uint32(1)
-        width, over = _width(more)
+        width = widths[number]
+        over = np.flatnonzero(more > (1 << width) - 1)
         packed = _pack(np.minimum(more, (1 << width) - 1), width)
-        tfs, sizes = bounds[number]
-        head = LONG.pack(limit - start, len(members), len(over), width, len(tfs), 0)
-        pairs = np.stack([tfs, sizes], axis=1).astype("<u4").tobytes()
+        head = LONG.pack(limit - start, len(members), len(over), width, len(bounds[number]), 0)
         odd = over.astype("<u4").tobytes() + more[over].astype("<u4").tobytes()
-        yield b"".join((head, pairs, odd, packed, members))
+        yield b"".join((head, bounds[number].tobytes(), odd, packed, members))
 
 
 def _set_bytes(docs: U32) -> bytes:
-    members = BitMap(docs)
+    members = BitMap(array("I", docs.tobytes()))  # Much quicker than from numpy's.
     members.run_optimize()
     return bytes(members.serialize())
 
 
-def _width(more: U32) -> tuple[int, npt.NDArray[np.intp]]:
-    """The width that takes the fewest bytes, and which numbers do not fit into it."""
-    top = int(more.max())
-    best: tuple[float, int] | None = None
+def _widths(tfs: U32, starts: I64, limits: I64) -> list[int]:
+    """For each list the width that takes the fewest bytes, exceptions included."""
+    costs = []
     for width in _WIDTHS:
-        limit = (1 << width) - 1
-        over = int(np.count_nonzero(more > limit)) if top > limit else 0
-        cost = (len(more) * width / 8 + 8 * over, width)
-        if best is None or cost < best:
-            best = cost
-        if not over:
-            break
-    assert best is not None
-    width = best[1]
-    return width, np.flatnonzero(more > (1 << width) - 1)
+        places = np.flatnonzero(tfs > 1 << width)
+        over = places.searchsorted(limits) - places.searchsorted(starts)
+        costs.append((limits - starts) * width / 8 + 8 * over)
+    chosen: list[int] = np.array(_WIDTHS)[np.argmin(costs, axis=0)].tolist()
+    return chosen
 
 
 def _pack(numbers: U32, width: int) -> bytes:
@@ -244,23 +239,22 @@ _SPREAD = {width: _spread_table(width) for width in (2, 4)}
 
 def _bounds(
     lists: Lists, chosen: npt.NDArray[np.intp], lengths: U32
-) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+) -> list[npt.NDArray[np.uint32]]:
     """For each chosen list, of each class of frequencies the highest and the shortest length."""
     assert lists.tfs is not None
     counts = np.diff(lists.starts)
     taken = np.zeros(len(counts), np.bool_)
     taken[chosen] = True
     taken = np.repeat(taken, counts)
-    tfs = lists.tfs[taken].astype(np.int64)
-    sizes = lengths[lists.docs[taken] - 1].astype(np.int64)
-    of_list = np.repeat(np.arange(len(chosen)), counts[chosen])
-    key = of_list * _CLASS_COUNT + _CLASSES[np.minimum(tfs, len(_CLASSES) - 1)]
-    highest = np.zeros(len(chosen) * _CLASS_COUNT, np.int64)
-    shortest = np.full(len(chosen) * _CLASS_COUNT, np.iinfo(np.uint32).max, np.int64)
-    np.maximum.at(highest, key, tfs)
-    np.minimum.at(shortest, key, sizes)
-    rows = zip(highest.reshape(-1, _CLASS_COUNT), shortest.reshape(-1, _CLASS_COUNT), strict=True)
-    return [(high[high > 0], low[high > 0]) for high, low in rows]
+    tfs = lists.tfs.compress(taken)
+    sizes = lengths.take(lists.docs.compress(taken) - 1)
+    key = np.repeat(np.arange(len(chosen)) * _CLASS_COUNT, counts[chosen])
+    key += _CLASSES.take(np.minimum(tfs, len(_CLASSES) - 1))
+    pairs = np.zeros((len(chosen) * _CLASS_COUNT, 2), "<u4")
+    pairs[:, 1] = np.iinfo(np.uint32).max
+    np.maximum.at(pairs[:, 0], key, tfs)
+    np.minimum.at(pairs[:, 1], key, sizes)
+    return [rows[rows[:, 0] > 0] for rows in pairs.reshape(-1, _CLASS_COUNT, 2)]
 
 
 class Short(NamedTuple):

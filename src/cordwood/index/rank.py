@@ -301,9 +301,7 @@ def together(view: View, leaf: Prefix) -> Several:
     return Several(docs.astype(np.intp), tfs)
 
 
-def _candidates(
-    view: View, leaves: list[_Leaf], scorer: Scorer, count: int, least: float
-) -> Docs:
+def _candidates(view: View, leaves: list[_Leaf], scorer: Scorer, count: int, least: float) -> Docs:
     """Documents in any of the lists that may be among the best `count`, rising."""
     bounded = sorted(((leaf.bound(), place) for place, leaf in enumerate(leaves)), reverse=True)
     leaves = [leaves[place] for _, place in bounded]
