@@ -97,6 +97,15 @@ class Ids:
             return pa.array([self.get(ordinal) for ordinal in ordinals.tolist()], pa.binary())
         return self.table().take(pa.array(ordinals))
 
+    def between(self, low: bytes | None, high: bytes | None) -> tuple[int, pa.Array]:
+        """The ids from `low` on and before `high`, and the ordinal of the first."""
+        if self._is_fst:
+            pairs = list(self._fst().range(ge=low, lt=high))
+            return (pairs[0][1] if pairs else 0), pa.array([key for key, _ in pairs], pa.binary())
+        start = 0 if low is None else self._first_from(low)
+        limit = self._count if high is None else self._first_from(high)
+        return start, self.table().slice(start, limit - start)
+
     def table(self) -> pa.Array:
         """All ids, in order."""
         if self._table is None:
@@ -140,6 +149,12 @@ class Ids:
         return self._map
 
     def _search(self, user_id: bytes) -> int | None:
+        place = self._first_from(user_id)
+        table = self.table()
+        return place if place < len(table) and table[place].as_py() == user_id else None
+
+    def _first_from(self, user_id: bytes) -> int:
+        """The ordinal of the first id that is not lower."""
         table = self.table()
         low, high = 0, len(table)
         while low < high:
@@ -148,4 +163,4 @@ class Ids:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(table) and table[low].as_py() == user_id else None
+        return low

@@ -19,6 +19,7 @@ called once for each text. The name is kept with the index, which refuses to be 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,9 @@ class Splitter(Protocol):
         ...
 
 
+_PLAIN_WORD = re.compile(rb"[0-9a-z]+")
+
+
 def tokenizer(named: str | Splitter) -> Tokenizer:
     """The tokenizer of this name, or the user's own.
 
@@ -106,6 +110,9 @@ def tokenizer(named: str | Splitter) -> Tokenizer:
 
 def terms_of(cutter: Tokenizer, text: str | bytes) -> list[bytes]:
     """The terms of one text, in order, repeated as they repeat."""
+    if isinstance(cutter, Words) and isinstance(text, str) and text.isascii():
+        # A word of a query: not worth an array.
+        return [term[:TERM_BYTES_MAX] for term in _PLAIN_WORD.findall(text.lower().encode())]
     texts = as_texts([text], takes_bytes=cutter.takes_bytes)
     spelled: list[bytes] = cutter.spell(cutter.cut(texts).tokens).to_pylist()
     return spelled

@@ -156,7 +156,7 @@ class Bm25s:
 
         texts = [text for _, text in documents]
         pattern = r"[^\W_]+"
-        tokens = bm25s.tokenize(texts, True, pattern, None, show_progress=False)  # noqa: FBT003
+        tokens = bm25s.tokenize(texts, True, pattern, None, show_progress=False)
         self._found = bm25s.BM25()
         self._found.index(tokens, show_progress=False)
         self._folder = folder
