@@ -93,6 +93,12 @@ class Collection:
         self._tail: Tail | None = None
         self._turn = asyncio.Lock()
 
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The collection that a single URL names: its store's, a slash, and its name."""
+        named = Log.from_url(url, **options)
+        return cls(named.store, named.name)
+
     async def create(
         self,
         tokenizer: str = "words",

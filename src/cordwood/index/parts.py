@@ -1,8 +1,8 @@
 """Segments that many processes build and one commits: documents from anywhere, once.
 
 Whoever builds is told where the index is (`Stage`, which travels), writes segments there that
-nobody knows yet, and hands back what they are (`Part`). The one who began then commits them all in one
-transaction. A part that is not committed is swept: from a folder at the end, from a store by age.
+nobody knows yet, and hands back what they are (`Part`). The one who began then commits them all in
+one transaction. A part that is not committed is swept: from a folder at the end, from a store by age.
 """
 
 from __future__ import annotations

@@ -39,6 +39,12 @@ class Collection:
         self.name = name
         self.log = Log(self.store, self._collection.log.name)
 
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The collection that a single URL names."""
+        named = Log.from_url(url, **options)
+        return cls(named.store, named.name)
+
     def create(
         self,
         tokenizer: str = "words",
