@@ -459,7 +459,7 @@ class Folder:
         try:
             yield
         except FileNotFoundError as error:
-            if missing is NotFoundError and not os.path.exists(self._path("config")):
+            if missing is NotFoundError and not self._has(self._path("config")):
                 raise NotFoundError(
                     f"there is no index at {self._root}", hint="create the index first"
                 ) from error

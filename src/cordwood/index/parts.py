@@ -2,7 +2,8 @@
 
 Whoever builds is told where the index is (`Stage`, which travels), writes segments there that
 nobody knows yet, and hands back what they are (`Part`). The one who began then commits them all in
-one transaction. A part that is not committed is swept: from a folder at the end, from a store by age.
+one transaction. A part that is not committed is swept: from a folder at the end, from a store by
+age.
 """
 
 from __future__ import annotations
