@@ -128,6 +128,37 @@ async def test_a_producer_that_comes_back_after_others(log, bodies):
     assert 60 == len(await bodies(log))
 
 
+async def test_a_chain_of_batches_stays_in_one_log(log, bodies):
+    """A log that was made anew, or another one, lacks what came before: it takes no later batch."""
+    # EVIDENCE-OF: G-62
+    await log.create()
+    for batch in range(2):
+        token = Token("query", batch, chained=True)
+        await log.commit(await stage(log, token, [b"%d" % batch]), token)
+    copy = cordwood.Log(log.store, "copy")
+    await log.copy(copy)
+    await log.destroy()
+    await log.create()
+    token = Token("query", 2, chained=True)
+    with pytest.raises(StateError, match="knows nothing of producer 'query', whose batch 2"):
+        await log.commit(await stage(log, token, [b"2"]), token)
+    assert [] == await bodies(log)
+    await copy.commit(await stage(copy, token, [b"2"]), token)
+    assert [b"0", b"1", b"2"] == await bodies(copy)
+
+
+async def test_a_chain_may_begin_with_an_empty_batch(log, bodies):
+    """The log remembers that it began here, and no manifest is written for it."""
+    await log.create()
+    before = await log.manifest()
+    for _ in range(2):
+        assert 0 == (await log.commit([], Token("query", 0, chained=True))).records
+    assert before == await log.manifest()
+    token = Token("query", 3, chained=True)
+    await log.commit(await stage(log, token, [b"3"]), token)
+    assert [b"3"] == await bodies(log)
+
+
 async def test_an_empty_commit(log, bodies):
     """Writes nothing, not even the token."""
     await log.create()

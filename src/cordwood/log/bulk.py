@@ -108,6 +108,9 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
     """Which run of the producer, for people."""
     once: bool = False
     """Whether it is made for one job and asked for by that alone: it may be forgotten in time."""
+    chained: bool = False
+    """Whether its producer's batches, from 0 on, must all go to one log. Another log, such as one
+    that was made anew under the name, knows nothing of the producer and refuses a later batch."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be one."""
@@ -241,7 +244,8 @@ class Committer:
 
         Raises:
             StateError: the log is sealed; or the token was committed with other records, or is
-                older than what its producer committed last; or an upload is too old.
+                older than what its producer committed last; or an upload is too old; or the batches
+                before a chained one went to another log.
             InvalidInputError: an upload belongs to another token.
             UncertainError: it may have taken effect, and the store does not answer any more.
         """
@@ -261,6 +265,7 @@ class Committer:
                 if ground.manifest.seal is not None:
                     raise sealed(self._objects.name, ground.manifest.seal)
                 if not staged:
+                    await self._begin_chain(ground.manifest, token)
                     return Committed(ground.manifest.next_offset, 0, is_new=True)
                 if ground.named:
                     await self._check_age(oldest_us, ground.manifest)
@@ -292,15 +297,7 @@ class Committer:
     async def _swap(self, ground: Ground, staged: Sequence[Staged], token: Token) -> Committed:
         manifest = ground.manifest
         count = sum(one.records for one in staged)
-        producer = Producer(
-            token.id,
-            token.batch,
-            token.nonce,
-            count,
-            manifest.next_offset,
-            self._clock.now_us(),
-            token.once,
-        )
+        producer = self._producer(manifest, token, count)
         producers = (*(p for p in manifest.producers if p.id != token.id), producer)
         for left in producers[:-PRODUCERS_MAX]:
             await remember(self._objects, manifest.incarnation, left)
@@ -317,6 +314,17 @@ class Committer:
             # The records are in the log. Should this fail, the next writer folds.
             await self._fold(wanted, etag)
         return Committed(producer.offset, count, is_new=True)
+
+    def _producer(self, manifest: Manifest, token: Token, count: int) -> Producer:
+        """What will be known of the token: so many records at the end of the log."""
+        now_us, offset = self._clock.now_us(), manifest.next_offset
+        return Producer(token.id, token.batch, token.nonce, count, offset, now_us, token.once)
+
+    async def _begin_chain(self, manifest: Manifest, token: Token) -> None:
+        """An empty first batch leaves no record: note that the chain begins in this log."""
+        if token.chained and token.batch == 0:
+            first = self._producer(manifest, token, 0)
+            await remember(self._objects, manifest.incarnation, first)
 
     async def _look_at(self, staged: Sequence[Staged]) -> int:
         """Raise unless every upload is what it is said to be; when the oldest was made."""
@@ -360,6 +368,13 @@ class Committer:
     async def _find(self, manifest: Manifest, token: Token) -> Producer | None:
         """What is known of the token's producer, if the token must not be committed any more."""
         known = await find_producer(self._objects, manifest, token.id)
+        if known is None and token.chained and token.batch:
+            raise StateError(
+                f"log {self._objects.name!r} knows nothing of producer {token.id!r}, whose batch "
+                f"{token.batch} this is; nothing was written",
+                hint="its batches before went to another log, which was destroyed since, or has "
+                "another name: start the producer anew (a query: with a checkpoint of its own)",
+            )
         if known is None or known.batch < token.batch:
             return None
         # Seen by reading: it must survive a power cut before anybody relies on it.

@@ -178,7 +178,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 
 
 def prepare(options: WriteOptions) -> None:
-    """Make sure, on the driver, that there is a log to write to. One HEAD.
+    """Make sure that there is a log to write to. One HEAD.
 
     Raises:
         NotFoundError: there is none, and none is to be made.
@@ -244,7 +244,7 @@ def commit(
     """
     check_messages(messages)
     staged = [one for message in cast("list[Uploads]", messages) for one in message.staged]
-    if not staged:
+    if not staged and not (token.chained and token.batch == 0):
         return None
     if len(staged) > UPLOADS_MAX:
         raise LimitError(
