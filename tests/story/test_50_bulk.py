@@ -403,6 +403,57 @@ async def test_a_slow_commit_to_a_log_that_stands_still(place, time, numbers, ho
     assert [b"1", b"a", b"b", b"b", b"b", b"b"] == await bodies(log)
 
 
+YEAR_S = 365 * 86_400
+
+
+async def test_a_store_whose_clock_was_ahead_once(place, time, numbers, bucket_of, bodies):
+    """What it left behind in the future holds up no commit, no sweep, and ends no pin."""
+    # EVIDENCE-OF: G-38, G-63
+    log, bucket = await numbers(place, 1), bucket_of(place)
+    await log.cursors.init("hold", 1)
+    time.pass_s(YEAR_S)
+    await log.commit(await stage(log, JOB, [b"a"]), JOB)
+    time.pass_s(2 * STAGED_GRACES * 60)
+    await log.collect(wait_s=0)
+    time.pass_s(-YEAR_S)
+    token = Token("later")
+    staged = await stage(log, token, [b"b"])
+    await log.pin("backup", 1, 2, ttl_s=60)
+    await log.collect(wait_s=0)
+    assert ("backup",) == (await log.state()).pins
+    with pytest.raises(cordwood.AlreadyExistsError):
+        await log.pin("backup", 1, 2, ttl_s=60)
+    await log.commit(staged, token)
+    assert [b"1", b"a", b"b"] == await bodies(log)
+    await stage(log, Token("dead"), [b"x"])
+    time.pass_s(2 * STAGED_GRACES * 60)
+    assert 1 == (await log.collect(wait_s=0)).deleted
+    assert 2 == len(await uploads(bucket))
+
+
+async def test_a_clock_that_goes_back_during_a_sweep(place, time, numbers, hooked, bucket_of):
+    """What seemed old may be committed yet: nothing is deleted."""
+    # EVIDENCE-OF: G-63
+    log, bucket = await numbers(place, 1), bucket_of(place)
+    await log.cursors.init("hold", 1)
+    staged = await stage(log, JOB, [b"a"])
+    went_back = []
+
+    async def go_back(call, key, data, mode):
+        if key.endswith(paths.MANIFEST) and not went_back:
+            went_back.append(key)
+            time.pass_s(-YEAR_S)
+        return await call()
+
+    time.pass_s(YEAR_S)
+    seen = cordwood.Log(cordwood.Store.over(hooked(place, put=go_back)), "orders")
+    with pytest.raises(StateError, match="clock went back"):
+        await seen.collect(wait_s=0)
+    assert went_back
+    assert [staged[0].path] == await uploads(bucket)
+    assert (await log.commit(staged, JOB)).is_new
+
+
 async def test_uploads_are_collected_like_any_fragment(
     place, numbers, bucket_of, collected, leftovers, bodies
 ):
@@ -518,6 +569,31 @@ async def test_staging_that_takes_too_long_does_not_count(place, time, numbers, 
         return await call()
 
     log = cordwood.Log(cordwood.Store.over(hooked(place, put=slow)), "orders", clock=time)
+    with pytest.raises(StoreError, match="took 2161 s"):
+        await stage(log, JOB, [b"a"])
+
+
+async def test_a_machine_that_is_suspended_while_it_stages(place, time, numbers, hooked):
+    """Its monotonic clock stood still: wall time tells."""
+    # EVIDENCE-OF: G-63
+
+    class Suspended:
+        """As the machine sees it when it wakes."""
+
+        now_us = staticmethod(time.now_us)
+
+        def monotonic_s(self):
+            return 0.0
+
+    await numbers(place, 1)
+
+    async def sleep(call, key, data, mode):
+        if paths.is_bulk(key.removeprefix("orders/")):
+            time.pass_s(STAGED_GRACES * 60 / 4 + 1)
+        return await call()
+
+    store = cordwood.Store.over(hooked(place, put=sleep))
+    log = cordwood.Log(store, "orders", clock=Suspended())
     with pytest.raises(StoreError, match="took 2161 s"):
         await stage(log, JOB, [b"a"])
 
