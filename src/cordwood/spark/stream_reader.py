@@ -13,7 +13,7 @@ one for as long as the log's grace interval.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -30,13 +30,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cordwood.base import portal
+from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import CollectedError, NotFoundError, StateError
 from cordwood.log import tree
 from cordwood.log.format import Fragment, Manifest
 from cordwood.log.log import Log
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.spark.admission import Allowance, Amount, Backlog, admit
-from cordwood.spark.keeper import hold, move_all
+from cordwood.spark.keeper import claim, hold, move_all
 from cordwood.spark.options import parse
 from cordwood.spark.plan import Planner, find, in_turns
 from cordwood.spark.positions import Position, Positions, shares
@@ -57,6 +58,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With `availableNow`: where the logs ended when the query began."""
         self._held: set[str] = set()
         """Logs whose cursor was looked after since this process began."""
+        self._claimed: set[str] = set()
+        """Those whose cursor is known to be this query's."""
+        self._id = SYSTEM_ENTROPY.token()
+        """Of the query, if it has none in its checkpoint."""
         self._turn = 0
         """Which log comes first among equals, where they share a batch."""
 
@@ -97,6 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of a batch, the logs one after the other."""
         begin, limit = Positions.of(start), Positions.of(end)
+        portal.current().run(self._claim(limit, is_new=begin.is_first))
         if begin.is_first:
             # Made again, the first batch may be told of another beginning: it knows its own.
             begin = limit.beginning()
@@ -175,6 +181,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 await hold(self._log(name), cursor, position.offset)
                 self._held.add(name)
 
+    async def _claim(self, end: Positions, *, is_new: bool) -> None:
+        """Make the cursors this query's, once in the life of this process.
+
+        Not before the query's id is in the checkpoint: what belongs to an id that nobody has
+        written down would be nobody's for ever.
+        """
+        options = self._options
+        if options.cursor is None or not end.query:
+            return
+        for name in (end.logs.keys() & self._held) - self._claimed:
+            with suppress(NotFoundError):  # The log was destroyed a moment ago, or the cursor.
+                take = options.take_cursor and is_new
+                await claim(self._log(name), options.cursor, end.query, take=take)
+            self._claimed.add(name)
+
     async def _end(self, start: Positions, *, is_limited: bool) -> Positions:
         found = await self._look(start)
         begins = {name: self._begin_of(name, m, start) for name, m in found.items()}
@@ -192,10 +213,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = {n: _position(m, ends[n]) for n, m in found.items()}
         if start.is_first:
             reached = {n: replace(p, begin=begins[n]) for n, p in reached.items()}
-            return self._positions(reached)
+            return self._positions(reached, self._id)
         before = {name: replace(position, begin=-1) for name, position in start.logs.items()}
         # The very same if nothing came: anything else is a batch for Spark.
-        return start if {**before, **reached} == before else self._positions({**before, **reached})
+        if {**before, **reached} == before:
+            return start
+        return self._positions({**before, **reached}, start.query or self._id)
 
     def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
         """Where a batch begins in a log. One that the checkpoint does not know is new.
@@ -287,9 +310,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self, name: str) -> Log:
         return Log(open_store(self._options.place.store), name)
 
-    def _positions(self, logs: dict[str, Position]) -> Positions:
+    def _positions(self, logs: dict[str, Position], query: str = "") -> Positions:
         options = self._options
-        return Positions(logs, options.place.store, options.cursor or "")
+        return Positions(logs, options.place.store, options.cursor or "", query)
 
 
 def _position(manifest: Manifest, offset: int) -> Position:
