@@ -103,21 +103,28 @@ class KeptPin:
         self.log = log
         self.pin = pin
         self._home = portal.current()
+        self._turn = asyncio.Lock()
         self._work: Future[None] = self._home.start(self._keep())
         _kept.add(self)
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self.pin.ttl_s / RENEWALS)
-            with suppress(StoreError):
-                await self.pin.renew()
+            async with self._turn:
+                with suppress(StoreError):
+                    await self.pin.renew()
 
     def release(self) -> None:
         """End it; to end it twice is no error."""
-        self._work.cancel()
         _kept.discard(self)
         if self._home is portal.current():
-            self._home.run(self.pin.release())
+            self._home.run(self._end())
+
+    async def _end(self) -> None:
+        # A renewal that has begun comes first: cut off, it could leave a pin that we do not know.
+        async with self._turn:
+            self._work.cancel()
+            await self.pin.release()
 
 
 _kept: set[KeptPin] = set()
