@@ -312,6 +312,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
         wanted = "a time such as 2026-01-31T12:00:00Z, or microseconds since 1970"
         raise _wrong(name, given, wanted) from error
     if moment.tzinfo is None:
+        # The driver, the planner and a client may stand in different zones.
         moment = moment.replace(tzinfo=UTC)
     return max(0, (moment - _EPOCH) // timedelta(microseconds=1))
 

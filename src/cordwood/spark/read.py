@@ -49,7 +49,8 @@ def read_log(
         spark: the session.
         url: of a log; a pattern such as `file:///data/wood/orders-*`; or a list of them.
         columns: which to read; bodies that are not asked for are not read from the store.
-        start: the first offset, or the time of the first record, that is wanted.
+        start: the first offset, or the time of the first record, that is wanted. A time without a
+            zone is UTC.
         end: the first offset, or the time of the first record, that is not wanted.
         options: as those of `format("cordwood")`; `split_bytes` is the same as `splitBytes`.
 
@@ -117,7 +118,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
+        # Without a zone it is UTC, as in the text of an option, wherever this machine stands.
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     return str(value)
 
 
