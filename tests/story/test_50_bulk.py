@@ -298,6 +298,25 @@ async def test_the_root_is_small_again_after_a_large_commit(log, bucket):
     assert (True, 1000, 1000) == (report.ok, report.records, report.fragments)
 
 
+async def test_a_commit_of_very_many_uploads(log, bucket, monkeypatch):
+    """As of a job of terabytes: one swap, then the root becomes small in a few."""
+
+    async def believe(_, one):
+        return one.at_us
+
+    await log.create()
+    (one,) = await stage(log, JOB, [b"x"])
+    count = 12_000
+    many = [msgspec.structs.replace(one, id=f"{n:032x}") for n in range(count)]
+    monkeypatch.setattr(bulk.Committer, "_look", believe)
+    done = await log.commit(many, JOB)
+    assert (1, count) == (done.offset, done.records)
+    assert 16_000 > len(await bucket.get(paths.MANIFEST))
+    async with log.reader() as reader:
+        found = await reader.scan()
+    assert [one.path for one in many] == [fragment.path for fragment in found]
+
+
 async def test_records_that_are_all_alike(log, bodies, monkeypatch):
     """Equal uploads add up to equal sums: nodes of another shape have the name, and are told."""
 

@@ -78,8 +78,8 @@ from cordwood.log.records import Content, content_of_arrow
 from cordwood.log.recovery import BeforeNaming, Ground, Tail, find_ground, next_tag
 from cordwood.log.seal import sealed
 
-UPLOADS_MAX = 10_000
-"""Uploads of one commit: each is a pointer in the root until it is folded."""
+UPLOADS_MAX = 50_000
+"""Uploads of one commit: each is a pointer of 220 bytes in the root until it is folded."""
 
 COMPRESSIONS = get_args(fragments.Compression)
 
@@ -478,8 +478,9 @@ def _answer(known: Producer, staged: Sequence[Staged], token: Token) -> Committe
         raise StateError(
             f"batch {token.batch} of producer {token.id!r} was committed with {known.records} "
             f"records, not {count}; nothing was written",
-            hint="a batch must not change when it is written again: two producers have one id, or "
-            "its source gave other records the second time",
+            hint="the batch is in the log as it was first written. Its source gave other records "
+            "this time (were some collected meanwhile?), or two producers have one id: start the "
+            "producer anew behind this batch (a query: with a checkpoint of its own)",
         )
     return Committed(known.offset, count, is_new=False)
 

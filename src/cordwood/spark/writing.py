@@ -207,6 +207,7 @@ def upload(
         for table in _tables(batches, options.fragment_bytes):
             work = log.stage(table, token, compression=options.compression)
             waiting.append(home.start(work))
+            _check_count(len(staged) + len(waiting))
             if len(waiting) >= AT_ONCE:
                 staged.append(waiting.popleft().result())
         staged += [one.result() for one in waiting]
@@ -246,13 +247,18 @@ def commit(
     staged = [one for message in cast("list[Uploads]", messages) for one in message.staged]
     if not staged and not (token.chained and token.batch == 0):
         return None
-    if len(staged) > UPLOADS_MAX:
+    _check_count(len(staged))
+    return portal.current().run(_commit(_log(options), staged, token, options.fleet))
+
+
+def _check_count(uploads: int) -> None:
+    """Raise if one commit does not take so many; a task that makes them alone ends early."""
+    if uploads > UPLOADS_MAX:
         raise LimitError(
-            f"the job made {len(staged)} uploads, and one commit takes {UPLOADS_MAX}",
+            f"the job made {uploads} uploads, and one commit takes {UPLOADS_MAX}",
             hint="nothing was written; raise the option fragmentBytes, or write from fewer splits: "
             "df.coalesce(n)",
         )
-    return portal.current().run(_commit(_log(options), staged, token, options.fleet))
 
 
 def check_messages(messages: list[WriterCommitMessage | None]) -> None:
