@@ -31,9 +31,9 @@ from pyspark.sql.types import StructType
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_ENTROPY
-from cordwood.base.errors import CollectedError, NotFoundError, StateError
+from cordwood.base.errors import CollectedError, InvalidInputError, NotFoundError, StateError
 from cordwood.log import tree
-from cordwood.log.format import Fragment, Manifest
+from cordwood.log.format import COLUMNS, Fragment, Manifest
 from cordwood.log.log import Log
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.spark.admission import Allowance, Amount, Backlog, admit
@@ -41,7 +41,7 @@ from cordwood.spark.keeper import claim, hold, move_all
 from cordwood.spark.options import parse
 from cordwood.spark.plan import Planner, find, in_turns
 from cordwood.spark.positions import Position, Positions, shares
-from cordwood.spark.schema import check
+from cordwood.spark.schema import KEY, check
 from cordwood.spark.splits import Split, Work, cut
 from cordwood.spark.task import open_store, read_split
 
@@ -49,10 +49,19 @@ from cordwood.spark.task import open_store, read_split
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs."""
 
-    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        """No I/O: it is pickled, and sent to every task."""
+    def __init__(
+        self, schema: StructType, options: Mapping[str, str], *, is_inferred: bool = False
+    ) -> None:
+        """No I/O: it is pickled, and sent to every task.
+
+        Args:
+            schema: the columns.
+            options: as Spark hands them over.
+            is_inferred: whether the columns are those that the logs had, not the user's choice.
+        """
         check(schema)
         self._schema = schema
+        self._is_plain = is_inferred and KEY.name not in schema.fieldNames()
         self._options = parse(options, streaming=True)
         self._ceiling: dict[str, int] | None = None
         """With `availableNow`: where the logs ended when the query began."""
@@ -125,13 +134,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The manifest of every log that is meant, if they are those that a checkpoint knows.
 
         Raises:
-            StateError: the checkpoint is of other logs.
+            StateError: the checkpoint is of other logs; or they have more columns than the query.
         """
         logs = await find(self._options.place)
         names = [log.name for log in logs]
         for name in set(known.logs if known is not None else ()) - set(names):
             await self._check_gone(name)
         found = await in_turns(log.manifest() for log in logs)
+        for log, manifest in zip(logs, found, strict=True):
+            if self._is_plain and COLUMNS in manifest.features:
+                raise StateError(
+                    f"log {log.name!r} has keys, headers or streams, which it had not when the "
+                    "query was made: it has no columns for them",
+                    hint="make the query again, and it has; or give it a schema without them",
+                )
         return dict(zip(names, found, strict=True))
 
     async def _check_gone(self, name: str) -> None:
@@ -160,6 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _start_of(self, log: Log, manifest: Manifest) -> int:
         """Where a query begins in a log."""
         options = self._options
+        if (options.start_offset or 0) > manifest.next_offset:
+            raise InvalidInputError(
+                f"option startOffset is {options.start_offset}, and log {log.name!r} ends at "
+                f"{manifest.next_offset}",
+                hint="set option startingAt to latest to begin with what comes next",
+            )
         if options.start_offset is not None or options.start_time_us is not None:
             limits = Limits(start_time_us=options.start_time_us)
             _, begin, _ = await Planner(log).bounds(options.start_offset, limits)
@@ -220,8 +242,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         return self._positions({**before, **reached}, start.query or self._id)
 
-    def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
+    def _begin_of(
+        self, name: str, manifest: Manifest, start: Positions, end: int | None = None
+    ) -> int:
         """Where a batch begins in a log. One that the checkpoint does not know is new.
+
+        With `end`, the batch has been planned before, and may be in the sink already.
 
         Raises:
             StateError: the checkpoint is of another log.
@@ -241,11 +267,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return there.offset
         if self._options.on_collected == "oldest":
             return manifest.oldest_offset
+        is_done = f"; if the sink has it already, up to {end}: start a new query from there"
         raise CollectedError(
             f"log {name!r}: the query goes on at offset {there.offset}, which has been collected; "
             f"the oldest is {manifest.oldest_offset}",
             hint="give the query a cursor (option cursor), which holds back collection; to go on "
-            "without what is gone, set option onCollected to oldest",
+            "without what is gone, set option onCollected to oldest"
+            f"{'' if end is None else is_done}",
         )
 
     async def _limited(
@@ -293,7 +321,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if name not in found:
                 raise NotFoundError(f"log {name!r}, which a batch of the query reads, is gone")
-            begin = self._begin_of(name, found[name], start)
+            begin = self._begin_of(name, found[name], start, position.offset)
             if begin < position.offset:
                 planner = Planner(self._log(name))
                 view, _, _ = await planner.bounds(begin, NO_LIMITS)
