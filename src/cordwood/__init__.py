@@ -3,6 +3,8 @@
 The async core is here; `cordwood.sync` has blocking twins with the same names.
 """
 
+from typing import Any
+
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
@@ -10,6 +12,7 @@ from cordwood.base.errors import (
     ConflictError,
     ContendedError,
     CordwoodError,
+    CordwoodWarning,
     CorruptionError,
     FormatError,
     InternalError,
@@ -22,6 +25,7 @@ from cordwood.base.errors import (
     UncertainError,
     UnsupportedError,
 )
+from cordwood.base.lazy import lazily
 from cordwood.base.setsum import Setsum
 from cordwood.fleet.fleet import Fleet
 from cordwood.fleet.rollup import RollUpReport
@@ -46,11 +50,19 @@ from cordwood.pipeline.delta import Delta
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
 from cordwood.pipeline.run import Pipeline
-from cordwood.pipeline.scrub import scrub_log
+from cordwood.pipeline.scrub import scrub_log, scrub_logs
 from cordwood.pipeline.table import Table
 from cordwood.store.url import Store
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`Index` needs libraries that come with `cordwood[search]`: it is loaded when it is used."""
+    if name == "Index":
+        return lazily("cordwood.index.index", name)
+    raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+
 
 __all__ = [
     "AlreadyExistsError",
@@ -64,6 +76,7 @@ __all__ = [
     "ContendedError",
     "CopyReport",
     "CordwoodError",
+    "CordwoodWarning",
     "CorruptionError",
     "Cursors",
     "Delta",
@@ -72,6 +85,7 @@ __all__ = [
     "FleetRolledUp",
     "FormatError",
     "Fragment",
+    "Index",
     "InternalError",
     "InvalidInputError",
     "LimitError",
@@ -109,6 +123,7 @@ __all__ = [
     "owners",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "select",
     "survey",
 ]

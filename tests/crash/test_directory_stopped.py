@@ -53,10 +53,12 @@ put()
 """
 
 WAITER = """
-import asyncio, sys
+import asyncio, signal, sys
 from cordwood.base import portal
 from cordwood.store.directory import DirectoryStore
 
+# A shell's background job, and all that it starts, ignores Ctrl-C unless told otherwise.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 root, mode = sys.argv[1:]
 store = DirectoryStore(root, lock_wait_s=3600.0)
 

@@ -26,9 +26,9 @@ def test_equal_seeds_give_equal_traces():
     assert len(first) > 100
 
 
-def is_caught():
-    """Whether a world breaks."""
-    for seed in MUTANT_SEEDS:
+def is_caught(first=0):
+    """Whether a world breaks; `first` is one that did."""
+    for seed in (*MUTANT_SEEDS[first:], *MUTANT_SEEDS[:first]):
         try:
             LifeSimulation(seed).run()
         except ModelBrokenError:
@@ -54,4 +54,4 @@ def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
         """Ask nobody."""
 
     monkeypatch.setattr(cursors, "prove_not_collected", trusting)
-    assert is_caught()
+    assert is_caught(79)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import msgspec
 import pyarrow as pa
@@ -13,16 +14,31 @@ from cordwood import (
     CorruptionError,
     Delta,
     InvalidInputError,
+    Pipeline,
+    Policy,
     StateError,
     StoreError,
     Table,
+    collect_logs,
     compact,
+    roll_up_fleet,
     scrub_log,
+    scrub_logs,
 )
+from cordwood.base.clock import SeededEntropy
 from cordwood.pipeline import divide
 from cordwood.pipeline.job import rebuild
 from cordwood.spark.engine import SparkEngine, _check_can_travel
-from cordwood.spark.jobs import Failure, UnitFailedError, failure_in, is_passing, pack, unpack
+from cordwood.spark.jobs import (
+    Failure,
+    UnitFailedError,
+    _result,
+    _rows,
+    failure_in,
+    is_passing,
+    pack,
+    unpack,
+)
 
 
 @pytest.fixture
@@ -71,6 +87,50 @@ async def test_scrub_is_the_same(store, engine, monkeypatch):
     assert [f"a/{fragments[n].path}" for n in (7, 40)] == [error.where for error in found.errors]
     assert {error.message for error in expected.errors} == {e.message for e in found.errors}
     assert (expected.records, expected.setsum) == (found.records, found.setsum)
+
+
+async def test_many_logs_are_the_same(store, engine, tmp_path):
+    """Scrubbed whole or by samples, collected and rolled up: each as in this process."""
+    # EVIDENCE-OF: G-75, G-76
+    logs = [await append(store, name, [(None, b"x" * 100)] * 20) for name in ("a", "b")]
+    fragment = (await logs[1].reader().scan())[0]
+    await store.put(f"b/{fragment.path}", b"spoiled")
+    everything = [*logs, cordwood.Log(store, "none")]
+    here, there = [await scrub_logs(everything, engine=e) for e in ("local", engine)]
+    assert here == there
+    assert [True, False, False] == [one.ok for one in there]
+    chance = {"sample": 3, "entropy": SeededEntropy(5)}
+    sampled = await scrub_log(logs[0], engine="local", **chance | {"entropy": SeededEntropy(5)})
+    assert sampled == await scrub_log(logs[0], engine=engine, **chance)
+    resumed = await scrub_log(logs[0], resume=tmp_path / "kept", engine=engine)
+    assert resumed == await logs[0].scrub(deep=True)
+    for log in logs:
+        await log.cursors.init("jobs", 11)
+    names = ["a", "b", "none"]
+    foreseen = [await collect_logs(store, names, dry_run=True, engine=e) for e in ("local", engine)]
+    assert foreseen[0] == foreseen[1]
+    done = await collect_logs(store, names, engine=engine)
+    assert [one.records for one in foreseen[0]] == [one.records for one in done]
+    assert "no log" in done[2].error
+    async with cordwood.Fleet(store, "m1", create=True) as fleet:
+        await fleet.append_many("dirty", [b"x"] * 10)
+    rolled = await roll_up_fleet(store, engine=engine)
+    assert (["m1"], ["dirty"]) == (
+        [m.member for m in rolled.members],
+        [d.log for d in rolled.dirty],
+    )
+
+
+async def test_a_whole_run(store, engine, spark):
+    """Every heavy step on Spark, with the report of any other run."""
+    async with cordwood.Fleet(store, "m1", create=True) as fleet:
+        for number in range(2):
+            await fleet.append_many(f"logs/{number}", [b"x" * 100] * 10)
+    for number in range(2):
+        await cordwood.Log(store, f"logs/{number}").cursors.init("slow", 1)
+    report = await Pipeline(store, policy=Policy(min_records=1), engine="spark").run()
+    assert ("spark", 20, {}) == (report.engine, report.records, report.errors)
+    assert [True, True] == [one.ok for one in report.scrubbed]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -139,6 +199,19 @@ async def test_spark_reads_a_table(store, engine, spark):
     assert 0 == cordwood.spark.read_table(spark, empty.url).count()
 
 
+@pytest.mark.parametrize("odd", ["with space", "day=1", "w[i]{l}d*?", "100%25", "süd"])
+async def test_spark_reads_a_table_wherever_it_lies(tmp_path, spark, odd):
+    """A path is neither a URL nor a pattern, and `=` makes no column."""
+    wood = cordwood.Store(tmp_path / odd)
+    table = Table(wood, "year=2026/t")
+    await table.create()
+    log = await append(wood, "a", [(b"k", b"%d" % n) for n in range(10)])
+    await compact(log, table, engine="local")
+    frame = cordwood.spark.read_table(spark, table.url)
+    assert set(range(1, 11)) == {row.offset for row in frame.collect()}
+    assert 7 == len(frame.columns)
+
+
 async def test_a_unit_that_fails(store, engine):
     """The job fails with the unit's own error; nothing is changed."""
     # EVIDENCE-OF: G-73
@@ -147,7 +220,9 @@ async def test_a_unit_that_fails(store, engine):
     log = await append(store, "a", [(None, b"x" * 100)] * 20, batch_bytes=100)
     fragment = (await log.reader().scan())[5]
     await store.put(f"a/{fragment.path}", b"spoiled")
-    with pytest.raises(CorruptionError, match=rf"compact of .*: fragment {fragment.path}"):
+    with pytest.raises(
+        CorruptionError, match=rf"compact of .* of 'a' .*: fragment a/{fragment.path}"
+    ):
         await compact(log, table, engine=engine)
     assert [] == await table.files()
     assert () == (await log.state()).pins
@@ -171,6 +246,9 @@ async def test_a_store_that_does_not_travel(engine, tmp_path):
     remote = cordwood.Store("s3://bucket/x", endpoint="http://127.0.0.1:1", region="x")
     with pytest.raises(StateError, match="do not travel"):
         _check_can_travel(remote)
+    assert "no task of Spark can reach it" in engine.refuses([log.store])
+    assert "do not travel" in engine.refuses([cordwood.Store(f"file://{tmp_path}"), remote])
+    assert "" == engine.refuses([cordwood.Store(f"file://{tmp_path}")])
 
 
 async def test_an_error_of_spark_itself(engine, store, monkeypatch):
@@ -190,6 +268,52 @@ async def test_it_can_be_stopped(engine, store, spark):
     with pytest.raises(asyncio.CancelledError):
         await work
     assert (await scrub_log(log, engine=engine)).ok
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_store_that_refuses_a_worker(rows, monkeypatch):
+    """Credentials that only the driver has: which machine lacks them, and what to set there."""
+    job = rebuild("collect", b'{"store": "s3://bucket/x", "logs": ["a"]}')
+    (unit,) = asyncio.run(job.plan(None))
+    denied = StoreError("denied", code=cordwood.Code.STORE_DENIED, hint="set AWS_ACCESS_KEY_ID")
+
+    async def refuse(unit):
+        raise denied
+
+    async def refuse_rows(unit):
+        raise denied
+        yield
+
+    monkeypatch.setattr(job, "work", refuse)
+    monkeypatch.setattr(job, "rows", refuse_rows)
+    if rows:
+        with pytest.raises(UnitFailedError) as failed:
+            next(_rows(job, unit))
+        error = failure_in(str(failed.value))
+    else:
+        done, failure = _result(job, unit)
+        assert not done
+        error = failure.error()
+    where = f"s3://bucket/x refused the worker on {socket.gethostname()}: denied"
+    assert (where, cordwood.Code.STORE_DENIED) == (error.message, error.code)
+    assert "every executor" in error.hint
+    assert "AWS_ACCESS_KEY_ID" in error.hint
+
+
+def test_a_store_that_a_worker_cannot_reach(monkeypatch):
+    """The machine is named; Spark tries again elsewhere."""
+    job = rebuild("collect", b'{"store": "s3://bucket/x", "logs": ["a"]}')
+    (unit,) = asyncio.run(job.plan(None))
+
+    async def fail(unit):
+        raise StoreError("nobody answers", code=cordwood.Code.STORE_UNREACHABLE, transient=True)
+
+    monkeypatch.setattr(job, "work", fail)
+    with pytest.raises(UnitFailedError) as failed:
+        _result(job, unit)
+    error = failure_in(str(failed.value))
+    assert f"the worker on {socket.gethostname()}: nobody answers" == error.message
+    assert cordwood.Code.STORE_UNREACHABLE == error.code
 
 
 # What travels.

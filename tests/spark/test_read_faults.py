@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from cordwood import NotFoundError, Store, StoreError, sync
+from cordwood import CorruptionError, NotFoundError, Store, StoreError, sync
 from cordwood.base.errors import Code
 from cordwood.spark import read_log, task
 from cordwood.spark.batch_reader import reader_of
@@ -69,12 +69,31 @@ def test_a_damaged_fragment_fails_the_job_and_is_named(spark, log, url, fill):
     with log.reader() as reader:
         damaged = reader.scan()[1]
     flip(log, damaged, 5_000)
-    with pytest.raises(Exception, match=re.escape(f"fragment {damaged.path} is damaged")):
+    with pytest.raises(Exception, match=re.escape(f"fragment orders/{damaged.path} is damaged")):
         spark.read.format("cordwood").load(url).count()
     narrow = spark.read.format("cordwood").schema("offset BIGINT, timestamp TIMESTAMP")
     assert narrow.load(url).count() == 6000
-    with pytest.raises(Exception, match=re.escape(f"fragment {damaged.path} is damaged")):
+    with pytest.raises(Exception, match=re.escape(f"fragment orders/{damaged.path} is damaged")):
         narrow.option("verify", "full").load(url).count()
+
+
+@pytest.mark.parametrize("verify", ["true", "full", "false"])
+def test_damage_names_the_log_where_several_are_read(url, fill, verify):
+    """By the object's key: the paths in two logs are alike."""
+    store = sync.Log.from_url(url).store
+    for name in ("a", "b", "c"):
+        log = sync.Log(store, name)
+        log.create()
+        fill(log, fragments=1, each=2000)
+        with log.reader() as reader:
+            fragment = reader.scan()[0]
+        if name == "b":
+            Path(store.url.removeprefix("file://"), "b", fragment.path).write_bytes(b"spoiled")
+    options = {"path": store.url, "logs": "a,b,c", "verify": verify}
+    reader = reader_of(StructType([*PLAIN, StructField("log", StringType(), False)]), options)
+    with pytest.raises(CorruptionError, match=re.escape(f"b/{fragment.path} is damaged")):
+        for split in reader.partitions():
+            list(reader.read(split))
 
 
 def test_a_missing_fragment_is_named_also_without_bodies(spark, log, url, fill):

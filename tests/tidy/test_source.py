@@ -171,8 +171,27 @@ def test_every_module_can_be_imported(path):
 # Blocking twins.
 
 
-TWINS = ("Cursors", "Delta", "Fleet", "Log", "Pin", "Pipeline", "Reader", "Table", "Writer")
-TWIN_FUNCTIONS = ("collect_logs", "compact", "members", "roll_up_fleet", "scrub_log", "survey")
+TWINS = (
+    "Cursors",
+    "Delta",
+    "Fleet",
+    "Index",
+    "Log",
+    "Pin",
+    "Pipeline",
+    "Reader",
+    "Table",
+    "Writer",
+)
+TWIN_FUNCTIONS = (
+    "collect_logs",
+    "compact",
+    "members",
+    "roll_up_fleet",
+    "scrub_log",
+    "scrub_logs",
+    "survey",
+)
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
 

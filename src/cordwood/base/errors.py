@@ -262,3 +262,7 @@ class StoreError(CordwoodError):
 
 class InternalError(CordwoodError):
     """A bug in Cordwood: please report it with the message."""
+
+
+class CordwoodWarning(UserWarning):
+    """Something is not as it should be, and nothing was held up by it."""

@@ -20,10 +20,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.json as pj
 
-from cordwood.base.errors import StateError
+from cordwood.base import portal
 from cordwood.cli.output import command, console, print_json, size
 from cordwood.fleet.select import Policy
-from cordwood.pipeline.engine import engine as find_engine
+from cordwood.pipeline.engine import fastest
 from cordwood.pipeline.reports import RunReport
 from cordwood.sync import Fleet, Log, Pipeline, Store, Table, scrub_log, survey
 
@@ -94,7 +94,7 @@ def demo(directory: Path, *, engine: str, as_json: bool) -> None:
     """Show the whole pipeline on a directory: writers, dirty logs, compaction, query, proof."""
     say = _silence if as_json else console().print
     store = _prepare(directory)
-    engine, missing = _choose(engine)
+    engine, missing = _choose(engine, store)
     if missing:
         say(f"[yellow]{missing}.[/] The same jobs run in this process instead.\n")
     say(f"{STEP.format('1. Append')}: two writers, {len(TOWNS)} logs, one for each town")
@@ -156,14 +156,12 @@ def _prepare(directory: Path) -> Store:
     return Store(str(directory.resolve()))
 
 
-def _choose(name: str) -> tuple[str, str]:
+def _choose(name: str, store: Store) -> tuple[str, str]:
     """The engine, and what is missing for Spark if that is why it is not Spark."""
     if name != "auto":
         return name, ""
-    try:
-        return find_engine("spark").name, ""
-    except StateError as error:
-        return "local", error.message
+    does, missing = portal.current().run(fastest([store]))
+    return does.name, missing
 
 
 def _append(store: Store) -> int:

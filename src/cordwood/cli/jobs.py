@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
-from cordwood.base.errors import InvalidInputError
+from cordwood.base.errors import InvalidInputError, NotFoundError
 from cordwood.cli.output import byte_progress, command, print_json, size
 from cordwood.fleet.dirty import COMPACTION
+from cordwood.fleet.select import DEFAULT_POLICY, Policy
 from cordwood.pipeline.compact import CompactReport
 from cordwood.pipeline.engine import AUTO
 from cordwood.sync import Delta, Log, Table
@@ -46,9 +48,34 @@ format_option = click.option(
 )
 
 
+def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Which logs are worth a compaction."""
+    for option in (
+        click.option("--limit", type=int, default=DEFAULT_POLICY.limit, show_default=True),
+        click.option("--max-reinserts", type=int, default=DEFAULT_POLICY.max_reinserts),
+        click.option("--max-age-s", type=float, default=DEFAULT_POLICY.max_age_s),
+        click.option("--min-bytes", type=int, default=DEFAULT_POLICY.min_bytes),
+        click.option("--min-records", type=int, default=DEFAULT_POLICY.min_records),
+    ):
+        function = option(function)
+    return function
+
+
+def policy_of(given: dict[str, Any]) -> Policy:
+    """The policy that the options say."""
+    return Policy(**{name: given[name] for name in Policy.__struct_fields__})
+
+
 def table_at(url: str, table_format: str) -> Table | Delta:
     """The table that a URL names."""
-    return Delta.from_url(url) if table_format == "delta" else Table.from_url(url)
+    table = Delta.from_url(url) if table_format == "delta" else Table.from_url(url)
+    if table.store.scheme == "memory":
+        # The cursor would move, and what it lets go would be in a table that is no more.
+        raise InvalidInputError(
+            f"{url}: a table in memory ends with this command",
+            hint="name one in a directory or a bucket",
+        )
+    return table
 
 
 @click.command()
@@ -88,8 +115,13 @@ def compact(
             "the logs of one compaction lie in one store", hint="compact them one by one"
         )
     table = table_at(table_url, table_format)
+    shown_url = table.url
     if create and not dry_run:
         table.create(mode=mode, keyless=keyless, exist_ok=True)
+    elif create and not _is_there(table):
+        # What is new for a table that would be made is new for an empty one.
+        table = Table("memory:", table.name)
+        table.create(mode=mode, keyless=keyless)
     with byte_progress("compact", 0, shown=not as_json) as advance:
         report = compact_logs(
             logs,
@@ -100,10 +132,19 @@ def compact(
             engine=engine,
             progress=advance,
         )
+    report = msgspec.structs.replace(report, table=shown_url)
     if as_json:
         print_json(msgspec.to_builtins(report) | {"dry_run": dry_run})
     else:
         tell(report, dry_run=dry_run)
+
+
+def _is_there(table: Table | Delta) -> bool:
+    try:
+        table.files()
+    except NotFoundError:
+        return False
+    return True
 
 
 def tell(report: CompactReport, *, dry_run: bool) -> None:
@@ -117,6 +158,7 @@ def tell(report: CompactReport, *, dry_run: bool) -> None:
             f"{size(one.num_bytes)} in fragments"
         )
     if dry_run:
+        click.echo(f"would go into {report.table}; nothing was changed")
         return
     if report.superseded:
         click.echo("somebody else compacted them meanwhile; nothing was changed")

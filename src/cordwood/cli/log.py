@@ -203,6 +203,11 @@ def show(url: str, *, depth: int, as_json: bool) -> None:
 @click.option("--start", type=int, help="Begin at this offset, where an earlier scrub ended.")
 @click.option("--max-files", type=click.IntRange(1), help="End after so many fragments.")
 @click.option("--sample", type=click.IntRange(1), help="Only fragments at so many random offsets.")
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file that keeps how far a deep scrub is, to go on if it is cut off.",
+)
 @engine_option
 @command
 def scrub(
@@ -212,22 +217,25 @@ def scrub(
     start: int | None,
     max_files: int | None,
     sample: int | None,
+    resume: Path | None,
     engine: str,
     as_json: bool,
 ) -> None:
     """Prove that the log at URL is whole, or say where it is not.
 
-    A deep scrub of the whole log can be done by Spark, with the same result.
+    A deep scrub of the whole log, or of samples, can be done by Spark, with the same result.
+    `pipeline scrub` does many logs, and says before how much there is to read.
     """
     named = Log.from_url(url)
-    is_part = start is not None or max_files is not None or sample is not None
-    if engine == "spark" and (is_part or not deep):
+    is_part = start is not None or max_files is not None
+    if (engine == "spark" or resume is not None) and (is_part or not deep):
         raise InvalidInputError(
-            "Spark does a deep scrub of a whole log", hint="use --deep, or another engine"
+            "only a deep scrub of a whole log, or of samples, goes to Spark or can be resumed",
+            hint="use --deep without --start and --max-files",
         )
-    if deep and not is_part and engine != "local":
+    if deep and not is_part and (engine != "local" or resume is not None):
         with byte_progress("scrub", 0, shown=not as_json) as advance:
-            report = scrub_log(named, engine=engine, progress=advance)
+            report = scrub_log(named, sample=sample, resume=resume, engine=engine, progress=advance)
     else:
         total = named.state().bytes if deep else 0
         with byte_progress("scrub", total, shown=deep and not as_json) as advance:

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from cordwood.base.errors import CordwoodError
+from cordwood.base.errors import CordwoodError, CordwoodWarning
 
 STOPPED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells give it."""
@@ -56,7 +57,8 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, as_json: bool, **kwargs: Any) -> Any:
         try:
-            return function(*args, as_json=as_json, **kwargs)
+            with told_warnings():
+                return function(*args, as_json=as_json, **kwargs)
         except CordwoodError as error:
             fail(error.message, error.hint, str(error.code), as_json=as_json)
         except BrokenPipeError:
@@ -69,6 +71,23 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(STOPPED)
 
     return wrapped
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Our own warnings are a line on standard error, once each."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, CordwoodWarning):
+                click.echo(f"cordwood: {message}", err=True)
+            else:
+                others(message, category, *rest, **more)
+
+        warnings.simplefilter("default", CordwoodWarning)
+        warnings.showwarning = show
+        yield
 
 
 def fail(

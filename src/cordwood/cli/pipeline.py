@@ -16,10 +16,17 @@ from rich.table import Table as Drawing
 from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.cli.bench import jobs as jobs_bench
 from cordwood.cli.bench.commands import print_nested
-from cordwood.cli.jobs import engine_option, format_option, keyless_option, mode_option
+from cordwood.cli.jobs import (
+    engine_option,
+    format_option,
+    keyless_option,
+    mode_option,
+    policy_of,
+    policy_options,
+)
+from cordwood.cli.logs import collect, rollup, scrub
 from cordwood.cli.output import command, console, print_json, size
 from cordwood.fleet.rollup import QUIET_S
-from cordwood.fleet.select import DEFAULT_POLICY, Policy
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.run import Status
 from cordwood.sync import Pipeline
@@ -33,17 +40,9 @@ def pipeline() -> None:
     """Look after the logs of a fleet: roll up, compact, collect, scrub."""
 
 
-def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Which logs are worth a compaction."""
-    for option in (
-        click.option("--limit", type=int, default=DEFAULT_POLICY.limit, show_default=True),
-        click.option("--max-reinserts", type=int, default=DEFAULT_POLICY.max_reinserts),
-        click.option("--max-age-s", type=float, default=DEFAULT_POLICY.max_age_s),
-        click.option("--min-bytes", type=int, default=DEFAULT_POLICY.min_bytes),
-        click.option("--min-records", type=int, default=DEFAULT_POLICY.min_records),
-    ):
-        function = option(function)
-    return function
+pipeline.add_command(collect)
+pipeline.add_command(rollup)
+pipeline.add_command(scrub)
 
 
 @pipeline.command()
@@ -83,7 +82,7 @@ def run(store_url: str, *, as_json: bool, **given: Any) -> None:
         table_format=given["table_format"],
         mode=given["mode"],
         keyless=given["keyless"],
-        policy=_policy(given),
+        policy=policy_of(given),
         quiet_s=given["quiet_s"],
         scrub=given["scrub"],
         engine=given["engine"],
@@ -111,7 +110,7 @@ def run(store_url: str, *, as_json: bool, **given: Any) -> None:
 @command
 def status(store_url: str, *, runs: int, as_json: bool, **given: Any) -> None:
     """Show what waits in the store at STORE_URL, and what the last runs did. Changes nothing."""
-    found = Pipeline(store_url, policy=_policy(given)).status(runs=runs)
+    found = Pipeline(store_url, policy=policy_of(given)).status(runs=runs)
     if as_json:
         print_json(msgspec.to_builtins(found))
     else:
@@ -144,10 +143,6 @@ def bench_compact(*, record: int, megabytes: int, repeats: int, as_json: bool) -
     print_nested("compact", jobs_bench.compaction(record, megabytes, repeats), as_json=as_json)
 
 
-def _policy(given: dict[str, Any]) -> Policy:
-    return Policy(**{name: given[name] for name in Policy.__struct_fields__})
-
-
 def tell(report: RunReport) -> None:
     """What a run did, for people."""
     if report.dry_run:
@@ -161,13 +156,16 @@ def tell(report: RunReport) -> None:
         return
     click.echo(
         f"{len(report.chosen):,} of {report.dirty:,} dirty logs chosen; {report.records:,} records "
-        f"compacted into {len(report.compacted):,} tables; "
+        f"compacted into {len({one.table for one in report.compacted}):,} tables; "
         f"{sum(one.records for one in report.collected):,} records collected, "
         f"{sum(one.deleted for one in report.collected):,} objects deleted; "
         f"{len(report.scrubbed):,} logs scrubbed"
     )
     if report.waiting:
-        click.echo(f"{len(report.waiting):,} logs wait for their grace interval: run again later")
+        click.echo(
+            f"{len(report.waiting):,} logs wait for their grace interval, a pin, or a store that "
+            "fails: run again later"
+        )
     for name, why in sorted(report.errors.items()):
         click.echo(f"  {name}: {why}", err=True)
 

@@ -41,6 +41,13 @@ async def fetch_columns(
     Raises:
         CorruptionError: the fragment is missing, or not the one that its pointer means.
     """
+    with objects.located(fragment):
+        return await _fetch(objects, fragment, columns, verify=verify)
+
+
+async def _fetch(
+    objects: LogObjects, fragment: Fragment, columns: Sequence[str], *, verify: bool
+) -> pa.Table:
     wanted = set(columns) - {OFFSET.name}
     if not wanted and not verify:
         return _assemble(fragment, columns, pa.table({}), None)

@@ -275,7 +275,8 @@ class _Copier:
 
     async def _by_hand(self, fragment: Fragment) -> None:
         data = await self._source.get_fragment(fragment)
-        await decode_table(data, fragment, verify=True)
+        with self._source.located(fragment):
+            await decode_table(data, fragment, verify=True)
         key = self._target.key(fragment.path)
         try:
             await self._target.store.put(key, bytes(data), "create")

@@ -41,9 +41,10 @@ async def fetch_table(objects: LogObjects, fragment: Fragment, *, verify: bool) 
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
-    if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
-        return await in_worker(_read_and_decode, objects, fragment, verify)
-    return await decode_table(await objects.get_fragment(fragment), fragment, verify=verify)
+    with objects.located(fragment):
+        if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
+            return await in_worker(_read_and_decode, objects, fragment, verify)
+        return await decode_table(await objects.get_fragment(fragment), fragment, verify=verify)
 
 
 async def decode_table(data: Buffer, fragment: Fragment, *, verify: bool) -> pa.Table:
@@ -59,15 +60,16 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, turn: asyncio.
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
-    if fragment.num_bytes < THREAD_BYTES_MIN:
-        fragments.check(await objects.get_fragment(fragment), fragment)
-        return
-    data = None if objects.is_local else await objects.get_fragment(fragment)
-    async with _in_turn(fragment, turn):
-        if data is None:
-            await in_worker(_read_and_check, objects, fragment)
-        else:
-            await in_worker(fragments.check, data, fragment)
+    with objects.located(fragment):
+        if fragment.num_bytes < THREAD_BYTES_MIN:
+            fragments.check(await objects.get_fragment(fragment), fragment)
+            return
+        data = None if objects.is_local else await objects.get_fragment(fragment)
+        async with _in_turn(fragment, turn):
+            if data is None:
+                await in_worker(_read_and_check, objects, fragment)
+            else:
+                await in_worker(fragments.check, data, fragment)
 
 
 def _in_turn(fragment: Fragment, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
@@ -139,4 +141,5 @@ class Ahead:
         async with _in_turn(fragment, self._turn) if self._verify else nullcontext():
             if data is None:
                 return await fetch_table(self._objects, fragment, verify=self._verify)
-            return await decode_table(data, fragment, verify=self._verify)
+            with self._objects.located(fragment):
+                return await decode_table(data, fragment, verify=self._verify)

@@ -35,6 +35,7 @@ from cordwood.log.format import (
     is_grace,
 )
 from cordwood.log.fragment import Compression
+from cordwood.log.kinds import refuse_others
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pins import Pin, list_pins, make_pin, open_pin
@@ -157,7 +158,7 @@ class Log:
         protocol: Protocol = "cas",
         grace_s: int = GRACE_S_DEFAULT,
     ) -> None:
-        """Create the log. One PUT; of several callers exactly one creates it.
+        """Create the log. Three requests; of several callers exactly one creates it.
 
         Args:
             exist_ok: an existing log is left as it is.
@@ -165,13 +166,16 @@ class Log:
             grace_s: seconds between unlinking and deleting in a collection, fixed for ever.
 
         Raises:
-            AlreadyExistsError: it exists.
+            AlreadyExistsError: it exists; or a table of its name does.
         """
         if protocol != "cas":
             raise InvalidInputError(f"protocol {protocol!r} is not known", hint="use 'cas'")
         if not is_grace(grace_s):
             raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
         await verify_conditional_puts(self.store)
+        if exist_ok and await self._objects.exists():
+            return
+        await refuse_others(self.store, self.name, "log")
         incarnation = self._entropy.token()
         tag = WriterTag(incarnation, self._entropy.token(), incarnation, 0)
         try:
@@ -340,6 +344,7 @@ class Log:
                 "moves the files",
             )
         await verify_conditional_puts(other.store)
+        await refuse_others(other.store, other.name, "log")
         await fork(self._objects, other._objects, self._entropy, start)
 
     async def copy(
@@ -358,6 +363,7 @@ class Log:
             InvalidInputError: there is no such offset.
         """
         await verify_conditional_puts(other.store)
+        await refuse_others(other.store, other.name, "log")
         return await copy(
             self._objects,
             other._objects,
@@ -477,6 +483,7 @@ class Log:
         if other == self:
             raise InvalidInputError("a log cannot be moved to itself")
         await verify_conditional_puts(other.store)
+        await refuse_others(other.store, other.name, "log")
         moved_to = other.name if other.store == self.store else other.url
         await self._sealer().migrate(other.objects, reason, moved_to)
 

@@ -7,8 +7,8 @@ were checked before each write and after each read. Costs are in requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import NamedTuple
 
 from cordwood.base.errors import (
@@ -139,6 +139,14 @@ class LogObjects:
                 hint="open it, or pass exist_ok=True",
             ) from error
 
+    async def exists(self) -> bool:
+        """Whether there is a manifest. One HEAD."""
+        try:
+            await self.manifest_etag()
+        except NotFoundError:
+            return False
+        return True
+
     async def swap(self, manifest: Manifest, etag: str) -> str:
         """Replace the manifest that `etag` named. One PUT.
 
@@ -244,6 +252,25 @@ class LogObjects:
             return await self.store.get_range(key, start, length)
         except NotFoundError as error:
             raise _missing(key, "fragment") from error
+
+    @contextmanager
+    def located(self, fragment: Fragment) -> Iterator[None]:
+        """Say of damage which object it is by its key: paths are alike in all logs."""
+        try:
+            yield
+        except CorruptionError as error:
+            if error.where != fragment.path:
+                raise
+            key = self.key_of(fragment)
+            raise CorruptionError(
+                error.message.replace(fragment.path, key, 1),
+                where=key,
+                expected=error.expected,
+                got=error.got,
+                code=error.code,
+                retry=error.retry,
+                hint=error.hint,
+            ) from error
 
     @property
     def is_local(self) -> bool:

@@ -3,11 +3,17 @@
 A pin is one object, `pin/<name>.json`, with the pointers of its range and a time to live. It does
 not hold back the manifest, as a cursor does: collection goes on past it, and leaves its files in
 place until it ends. `log.reader(pin=name)` reads them. The rules are in log/holds.py.
+
+An ended pin leaves its object behind, whose name can be used again. Who makes pins again and again
+takes names at random from a small set, which grows only as far as there are such pins at the same
+time (`under_free_name`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 import msgspec
@@ -18,6 +24,7 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     ContendedError,
+    CordwoodError,
     CorruptionError,
     InvalidInputError,
     NotFoundError,
@@ -40,6 +47,16 @@ from cordwood.store.api import Match, PutMode
 
 TTL_S_MAX = 10 * 365 * 86_400
 
+RENEWALS = 3
+"""How often a pin that is kept is renewed within its time to live."""
+
+TRIES = 10
+"""After an error a renewal is tried again so often in the time between two of them."""
+
+NAMES_MIN = 16
+NAMES_GROWTH = 4
+NAMES_TRIES = 16
+
 _NAME = re.compile(r"[A-Za-z0-9_]{1,128}")
 
 
@@ -54,6 +71,10 @@ class Pin:
         self._entropy = entropy
         self._record = record
         self._etag = etag
+        self._unsure: PinRecord | None = None
+        """What was put last, if its answer was lost: it may be what is there."""
+        self._turn = asyncio.Lock()
+        """A release waits for a renewal that has begun: it must know the pin as that leaves it."""
         self.name = name
 
     @property
@@ -77,17 +98,21 @@ class Pin:
         Raises:
             CollectedError: it has ended.
         """
-        record = msgspec.structs.replace(
-            self._record,
-            ttl_s=self._record.ttl_s if ttl_s is None else _check_ttl(ttl_s),
-            writer=_writer(self._entropy),
-        )
-        await self._replace(record)
+        async with self._turn:
+            await self._settle()
+            record = msgspec.structs.replace(
+                self._record,
+                ttl_s=self._record.ttl_s if ttl_s is None else _check_ttl(ttl_s),
+                writer=_writer(self._entropy),
+            )
+            await self._replace(record)
 
     async def release(self) -> None:
         """End it: the next collection frees what it held. One PUT; to end it twice is no error."""
         try:
-            await self._replace(ended(self._record, self._entropy))
+            async with self._turn:
+                await self._settle()
+                await self._replace(ended(self._record, self._entropy))
         except CollectedError:
             return
 
@@ -102,6 +127,7 @@ class Pin:
         try:
             self._etag = await self._objects.store.put(key, encode(record, key), Match(self._etag))
         except UncertainError:
+            self._unsure = record
             raise
         except ConflictError as error:
             raise CollectedError(
@@ -110,6 +136,15 @@ class Pin:
                 hint="make a new one",
             ) from error
         self._record = record
+
+    async def _settle(self) -> None:
+        """Find out what became of a put whose answer was lost. One GET, if there was one."""
+        if self._unsure is None:
+            return
+        record, etag = await _load(self._objects, self.name)
+        if record == self._unsure:
+            self._record, self._etag = record, etag
+        self._unsure = None
 
 
 async def make_pin(
@@ -152,6 +187,45 @@ async def make_pin(
         await pin.release()
         raise
     return pin
+
+
+async def keep_pin(pin: Pin) -> None:
+    """Renew a pin again and again, until it has ended: for a task beside the work it is for.
+
+    A store that fails is asked again: the pin holds as long as its time is not over.
+    """
+    between_s = pin.ttl_s / RENEWALS
+    pause_s = between_s
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await pin.renew()
+        except CollectedError:
+            return
+        except CordwoodError:
+            pause_s = between_s / TRIES
+        else:
+            pause_s = between_s
+
+
+async def under_free_name(
+    kind: str, make: Callable[[str], Awaitable[Pin]], entropy: Entropy
+) -> Pin:
+    """The pin that `make` makes of a name that is free, one of those of this kind.
+
+    Raises:
+        AlreadyExistsError: there are too many.
+    """
+    names = NAMES_MIN
+    for _ in range(NAMES_TRIES):
+        try:
+            return await make(f"{kind}_{int(entropy.uniform() * names):x}")
+        except AlreadyExistsError:
+            names *= NAMES_GROWTH
+    raise AlreadyExistsError(
+        f"there are more pins named {kind}_… than can be",
+        hint="release some: `cordwood log pin` lists them",
+    )
 
 
 async def open_pin(objects: LogObjects, entropy: Entropy, name: str) -> Pin:

@@ -18,7 +18,7 @@ not part of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import xxhash
 from msgspec import Struct
 
-from cordwood.base.errors import Code, CorruptionError, NotFoundError
+from cordwood.base.errors import Code, CorruptionError, InvalidInputError, NotFoundError
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import in_worker
 from cordwood.log.records import HEADERS_TYPE
@@ -50,7 +50,9 @@ SCHEMA = pa.schema(
 ROW_GROUP_BYTES = 32 * 2**20
 """Rows are written in groups of about so much: enough to read fast, little to hold."""
 
-_RECORD = {"offset": pa.uint64(), "timestamp_us": pa.uint64()}
+DICTIONARY_ROWS = 64
+"""Rows decoded together where a dictionary hides how large their values are."""
+
 _EXTRA = ("key", "headers", "stream")
 
 
@@ -65,6 +67,26 @@ class DataFile(Struct, frozen=True):
     """XXH3 (64 bits) of the file, as sixteen digits; empty if nobody computed it."""
     setsum: str
     """Over its records; empty if nobody computed it."""
+
+
+def chosen(columns: Sequence[str] | None) -> list[str]:
+    """The columns that were asked for; all of them, if none were.
+
+    Raises:
+        InvalidInputError: a table has no such column.
+    """
+    unknown = set(columns or ()) - set(SCHEMA.names)
+    if unknown:
+        raise InvalidInputError(
+            f"a table has no column {min(unknown)!r}", hint=f"it has {', '.join(SCHEMA.names)}"
+        )
+    return SCHEMA.names if columns is None else list(columns)
+
+
+def together(parts: Iterable[pa.Table], names: Sequence[str]) -> pa.Table:
+    """One table of these columns, also where there are no rows."""
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def rows_of(records: pa.Table, log: str) -> pa.Table:
@@ -84,6 +106,18 @@ def rows_of(records: pa.Table, log: str) -> pa.Table:
             columns[name] = pa.nulls(count, SCHEMA.field(name).type)
     columns["timestamp"] = columns["timestamp"].cast(SCHEMA.field("timestamp").type)
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def in_full(records: pa.Table) -> pa.Table:
+    """The records of a fragment with every column that a row has: the form that a table sums.
+
+    Not made by `rows_of`: it is what the rows are compared with.
+    """
+    for name in _EXTRA:
+        if name not in records.schema.names:
+            missing = pa.nulls(records.num_rows, SCHEMA.field(name).type)
+            records = records.append_column(SCHEMA.field(name), missing)
+    return records
 
 
 def setsum_of(rows: pa.Table) -> Setsum:
@@ -134,6 +168,11 @@ class Builder:
         self._setsum = Setsum()
         self.rows = 0
 
+    @property
+    def stored_bytes(self) -> int:
+        """What it holds as it will be stored; rows that still wait for their group are not in."""
+        return int(self._sink.tell())
+
     def add(self, rows: pa.Table) -> Setsum:
         """Take some rows; their sum."""
         added = setsum_of(rows)
@@ -144,18 +183,19 @@ class Builder:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write()
+            self.write()
         return added
 
     def finish(self, path: str) -> tuple[DataFile, bytes]:
         """The file, and its bytes."""
-        self._write()
+        self.write()
         self._writer.close()
         data = self._sink.getvalue().to_pybytes()
         digest = xxhash.xxh3_64_hexdigest(data)
         return DataFile(path, self.rows, len(data), digest, self._setsum.hexdigest()), data
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Make a row group of what waits, and let go of it."""
         if self._waiting:
             rows = pa.concat_tables(self._waiting)
             self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -214,18 +254,78 @@ def read_file(
     Raises:
         CorruptionError: the bytes are not those of the file.
     """
+    _check_bytes(data, file, verify=verify)
+    try:
+        names = SCHEMA.names if columns is None else list(columns)
+        parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=verify)
+        return _typed(parquet.read(columns=names, use_threads=False), names)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise damaged(file.path, "rows of a table", str(error)) from error
+
+
+def read_pieces(data: Buffer, file: DataFile) -> Iterator[pa.Table]:
+    """The rows of a file, some at a time: about `ROW_GROUP_BYTES`, whatever it was compressed to.
+
+    Raises:
+        CorruptionError: the bytes are not those of the file.
+    """
+    _check_bytes(data, file, verify=True)
+    try:
+        source = pa.BufferReader(data)
+        parquet = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+        for place in range(parquet.num_row_groups):
+            most = _rows_at_once(parquet.metadata.row_group(place))
+            batches = parquet.iter_batches(
+                most, row_groups=[place], columns=SCHEMA.names, use_threads=False
+            )
+            for piece in _gathered(batches):
+                yield _typed(pa.Table.from_batches(piece), SCHEMA.names)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise damaged(file.path, "rows of a table", str(error)) from error
+
+
+def _rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """How many rows of a row group may be decoded together."""
+    most: int = max(1, group.num_rows * ROW_GROUP_BYTES // max(1, group.total_byte_size))
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    if any(chunk.has_dictionary_page and _is_large(chunk.path_in_schema) for chunk in chunks):
+        # Another program's: a few bytes may stand for a value again and again.
+        return min(most, DICTIONARY_ROWS)
+    return most
+
+
+def _is_large(column: str) -> bool:
+    """Whether the values of a Parquet column may be large."""
+    return column.partition(".")[0] in {"body", "key", "headers"}
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches together, as many as make a piece."""
+    piece: list[pa.RecordBatch] = []
+    for batch in batches:
+        piece.append(batch)
+        if sum(one.nbytes for one in piece) >= ROW_GROUP_BYTES:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def cut(records: pa.Table) -> Iterator[pa.Table]:
+    """The same rows in pieces of about `ROW_GROUP_BYTES`, none of them copied."""
+    most = records.num_rows * ROW_GROUP_BYTES // max(1, records.nbytes)
+    for start in range(0, records.num_rows, max(1, most)):
+        yield records.slice(start, max(1, most))
+
+
+def _check_bytes(data: Buffer, file: DataFile, *, verify: bool) -> None:
+    """Raise unless the bytes are those of the file, as far as anybody computed what they are."""
     if len(data) != file.bytes:
         raise damaged(file.path, f"{file.bytes} bytes", f"{len(data)} bytes")
     if verify and file.xxh3:
         digest = xxhash.xxh3_64_hexdigest(data)
         if digest != file.xxh3:
             raise damaged(file.path, f"checksum {file.xxh3}", f"checksum {digest}")
-    try:
-        names = SCHEMA.names if columns is None else list(columns)
-        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=names, use_threads=False)
-        return _typed(table, names)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise damaged(file.path, "rows of a table", str(error)) from error
 
 
 def _typed(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -5,7 +5,7 @@
     plan    look at the table, at the logs and their cursors ─▶ the range of each log
             pin the ranges ─▶ for an upsert: ask which rows lose (pipeline/keys.py)
             ─▶ units: neighbouring fragments; files of the table that lose rows
-    work    read fragments or a file, verified; leave out what loses; write one file
+    work    read fragments or a file, verified; leave out what loses; write files
     finish  prove it ─▶ commit files and positions in one step ─▶ move the cursors ─▶ unpin
 
 Bodies are read once and written once, by whoever does the unit; they never pass through here.
@@ -16,12 +16,15 @@ Exactly once: the commit holds the rows and how far they go, so that neither is 
 * Crash between commit and cursor: the next compaction begins at the table's position, and moves
   the cursor up.
 * Answer of the commit lost: the table is asked (pipeline/table.py).
-* Two of us: one commits; the other finds that the position has moved, and drops its work.
+* Two of us: one commits; the other finds that the position has moved, and drops its work. It may
+  find it out late, after what it was reading was collected or swept: that is no damage.
 * A unit done twice: two files, of which one result comes back and is named.
 
-Proof: every fragment is recomputed and compared with its pointer when it is read. `finish` checks
-that the setsums of what the units read add up to those of the pointers, that every record of the
-range was read once, and that what was kept and what was left out are what was read.
+Proof: every fragment is recomputed and compared with its pointer when it is read; the rows made of
+it are summed anew, those kept and those left out, and compared with its records (rewrite.py).
+`finish` checks the same for all units together: that the setsums of what they read add up to those
+of the pointers, that every record of the range was read once, and that what was kept and what was
+left out are what was read.
 """
 
 from __future__ import annotations
@@ -29,24 +32,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
-from cordwood.base.errors import CordwoodError, InternalError, InvalidInputError
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CordwoodError,
+    InternalError,
+    InvalidInputError,
+)
 from cordwood.base.setsum import Setsum
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.log.format import Fragment
 from cordwood.log.log import Log
-from cordwood.log.pins import Pin
+from cordwood.log.pins import Pin, keep_pin, under_free_name
 from cordwood.pipeline.divide import UNIT_BYTES, divide
 from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import AUTO, Drops, Engine, Progress, run
 from cordwood.pipeline.job import Job
 from cordwood.pipeline.keys import Keys, KeysSettings
 from cordwood.pipeline.ranges import Range, fragments_of, move_up, range_of
-from cordwood.pipeline.rewrite import RewriteUnit, Rewritten, rewrite
+from cordwood.pipeline.rewrite import Place, RewriteUnit, Rewritten, rewrite
 from cordwood.pipeline.target import Change, Seen, Target
 from cordwood.pipeline.units import new_units, old_units, questions
 from cordwood.store.url import Store
@@ -70,6 +80,8 @@ class CompactSettings(Struct, frozen=True, kw_only=True):
     unit_bytes: int = UNIT_BYTES
     max_bytes: int | None = None
     """Of fragments, taken of each log at most; the next compaction goes on."""
+    tells_in_names: bool = False
+    """As the table has it (pipeline/target.py)."""
 
 
 class CompactReport(Struct, frozen=True, kw_only=True):
@@ -121,8 +133,12 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
         super().__init__(settings, stores)
         self._target = target
         self._entropy = entropy
-        self._pins: list[Pin] = []
-        self._renewing: asyncio.Task[None] | None = None
+        self._pins: dict[str, Pin] = {}
+        """By log."""
+        self._keeping: list[asyncio.Task[None]] = []
+        self._seen: Seen | None = None
+        self._wanted: list[Range] = []
+        """What is new; `_ranges` is what of it is taken."""
         self._ranges: list[Range] = []
         self._fragments: list[tuple[Range, Fragment]] = []
 
@@ -136,10 +152,18 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     async def survey(self) -> tuple[Seen, list[Range]]:
         """What is new in each log. One GET for the table, two for each log; nothing is changed."""
-        seen = await self.target.look()
-        cursor = self.settings.cursor
         logs = [self._log(name) for name in self.settings.logs]
-        return seen, await each(logs, lambda log: range_of(log, seen, cursor), LOOKS_AT_ONCE)
+        cursor, before = self.settings.cursor, None
+        while True:
+            seen = await self.target.look()
+            look = partial(range_of, seen=seen, cursor=cursor)
+            try:
+                return seen, await each(logs, look, LOOKS_AT_ONCE)
+            except CollectedError:
+                # Somebody may have compacted it after we looked, and somebody collected it.
+                if before == seen.version:
+                    raise
+                before = seen.version
 
     async def weigh(self) -> int:
         """What is new, and for an upsert the table's files, whose keys are read."""
@@ -149,15 +173,15 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     async def plan(self, engine: Engine) -> list[RewriteUnit]:
         """Find the ranges, hold them, and cut the work into units."""
-        self._seen, ranges = await self.survey()
+        seen, ranges = await self.survey()
+        wanted = [ranged for ranged in ranges if ranged.num_records]
+        self._seen, self._wanted = seen, wanted
         await self.target.sync()
         # Left behind by one that died; or the first: from now on it holds back collection.
         await each(ranges, lambda ranged: self._move_up(ranged, ranged.start), LOOKS_AT_ONCE)
-        wanted = [ranged for ranged in ranges if ranged.num_records]
         if not wanted:
             return []
         await each(wanted, self._pin, LOOKS_AT_ONCE)
-        self._renewing = asyncio.ensure_future(self._renew())
         self._since_us = await self.target.begin()
         for ranged, found in zip(
             wanted, await each(wanted, self._find, LOOKS_AT_ONCE), strict=True
@@ -166,23 +190,23 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             self._ranges.append(taken)
             self._fragments += [(taken, fragment) for fragment in found]
         drops: Drops = {}
-        if self._seen.mode == "upsert":
-            drops = await self._losers(engine)
+        if seen.mode == "upsert":
+            drops = await self._losers(engine, seen)
         unit_bytes = self.settings.unit_bytes
         return [
-            *new_units(self._fragments, self._seen, drops, unit_bytes),
-            *old_units(len(self._fragments), self._seen, drops, unit_bytes),
+            *new_units(self._fragments, seen, drops, unit_bytes),
+            *old_units(len(self._fragments), seen, drops, unit_bytes),
         ]
 
     async def _find(self, ranged: Range) -> Sequence[Fragment]:
         """The fragments of a range, as many as this compaction takes."""
-        found = await fragments_of(self._log(ranged.log), ranged)
+        found = await fragments_of(self._log(ranged.log), ranged, self._pins[ranged.log].name)
         most = self.settings.max_bytes
         if most is None:
             return found
         return next(divide(found, lambda fragment: fragment.num_bytes, most))
 
-    async def _losers(self, engine: Engine) -> Drops:
+    async def _losers(self, engine: Engine, seen: Seen) -> Drops:
         """Ask which rows a newer one replaces."""
         settings = self.settings
         question = KeysSettings(
@@ -190,35 +214,36 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
             tuple(ranged.log for ranged in self._ranges),
             settings.table_store,
             settings.table,
-            self._seen.keyless,
+            seen.keyless,
         )
-        fresh, old = questions(self._fragments, self._seen, settings.unit_bytes)
+        fresh, old = questions(self._fragments, seen, settings.unit_bytes)
         return await engine.losers(Keys(question, self.stores), fresh, old)
 
     # Anywhere.
 
     async def work(self, unit: RewriteUnit) -> Rewritten:
-        """Read, leave out, write one file."""
+        """Read, leave out, write."""
         settings = self.settings
-        return await rewrite(
-            unit,
-            self.store(settings.store),
+        place = Place(
             self.store(settings.table_store),
             settings.table,
             settings.compression,
+            settings.unit_bytes,
+            settings.tells_in_names,
         )
+        return await rewrite(unit, self.store(settings.store), place)
 
     # After.
 
     async def finish(self, results: Sequence[Rewritten]) -> CompactReport:
         """Prove, commit, move the cursors."""
-        if not self._ranges:
+        if self._seen is None or not self._ranges:
             return CompactReport(table=self.target.url)
         read = self._prove(results)
         change = Change(
             positions={ranged.incarnation: ranged.position for ranged in self._ranges},
             begins={ranged.incarnation: ranged.start for ranged in self._ranges},
-            adds=tuple(result.file for result in results if result.file is not None),
+            adds=tuple(file for result in results for file in result.files),
             drops=tuple(path for result in results for path in result.drops),
             since_us=self._since_us,
         )
@@ -257,27 +282,52 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
                 f"setsum {named}",
                 hint="nothing was changed; please report it",
             )
+        full = Setsum.sum(result.full for result in results)
+        kept = Setsum.sum(result.kept_sum for result in results)
+        left = Setsum.sum(result.left_sum for result in results)
+        if kept + left != full:
+            raise InternalError(
+                f"the compaction read records with the setsum {full}, kept {kept} and left out "
+                f"{left}, which do not add up",
+                hint="nothing was changed; please report it",
+            )
         return read
+
+    async def overtaken(self, error: CordwoodError) -> CompactReport | None:
+        """What is to be reported, if it failed only because somebody else was faster. One GET.
+
+        Then the table has what this one was about to bring; so the log may have been collected, and
+        files that were replaced may be swept.
+        """
+        is_gone = isinstance(error, CollectedError) or error.code is Code.MISSING_OBJECT
+        if not is_gone or self._seen is None:
+            return None
+        now = await self.target.look()
+        swept = {file.path for file in self._seen.files} - {file.path for file in now.files}
+        if not any(_has_passed(now, ranged) for ranged in self._wanted) and not any(
+            path in error.message for path in swept
+        ):
+            return None
+        return CompactReport(table=self.target.url, ranges=tuple(self._wanted), superseded=True)
 
     # The pins.
 
     async def _pin(self, ranged: Range) -> None:
-        name = f"compact_{self._entropy.token()}"
-        pin = self._log(ranged.log).pin(name, ranged.start, ranged.limit, ttl_s=PIN_S)
-        self._pins.append(await pin)
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(PIN_S / 3)
-            for pin in self._pins:
-                await pin.renew()
+        log = self._log(ranged.log)
+        pin = await under_free_name(
+            "compact",
+            lambda name: log.pin(name, ranged.start, ranged.limit, ttl_s=PIN_S),
+            self._entropy,
+        )
+        self._pins[ranged.log] = pin
+        self._keeping.append(asyncio.ensure_future(keep_pin(pin)))
 
     async def close(self) -> None:
         """Release the pins. One PUT each; should it fail, they expire."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-        pins, self._pins = self._pins, []
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        pins, self._pins = list(self._pins.values()), {}
 
         async def release(pin: Pin) -> None:
             with suppress(CordwoodError):
@@ -290,6 +340,12 @@ class Compact(Job[CompactSettings, RewriteUnit, Rewritten, CompactReport]):
 
     def _log(self, name: str) -> Log:
         return Log(self.store(self.settings.store), name, entropy=self._entropy)
+
+
+def _has_passed(seen: Seen, ranged: Range) -> bool:
+    """Whether the table has records of a range that was new to it."""
+    there = seen.position(ranged.incarnation)
+    return there is not None and there.limit > ranged.start
 
 
 async def compact(
@@ -338,9 +394,15 @@ async def compact(
         cursor=cursor,
         compression=compression,
         max_bytes=max_bytes,
+        tells_in_names=table.tells_in_names,
     )
     job = Compact(settings, [chosen[0].store, table.store], table)
     if dry_run:
         _, ranges = await job.survey()
         return CompactReport(table=table.url, ranges=tuple(r for r in ranges if r.num_records))
-    return await run(job, engine, progress)
+    try:
+        return await run(job, engine, progress)
+    except CordwoodError as error:
+        if (report := await job.overtaken(error)) is not None:
+            return report
+        raise

@@ -10,14 +10,20 @@ commit names them. In the same commit stand two transaction numbers for each log
 Delta refuses a commit if another one with the same app id came in between, and if a file that it
 removes is gone. So of two compactions at once one commits.
 
-Who else may write: anybody, to rows of other logs. To put small files together (`optimize`) and to
-delete old ones (`vacuum`) is left to Delta's own tools.
+Delta has no place that the library lets us keep a file's checksums in. So the names of our files
+tell them, and they are checked before rows are carried over into another file.
+
+Who else may write: anybody, to rows of other logs, but no other columns: an upsert would lose them.
+To put small files together (`optimize`) and to delete old ones (`vacuum`) is left to Delta's own
+tools. Of files that these wrote nobody knows a checksum.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from itertools import product, takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -27,6 +33,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import (
     AlreadyExistsError,
     ContendedError,
+    CordwoodError,
     InvalidInputError,
     NotFoundError,
     StateError,
@@ -34,9 +41,18 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.base.workers import in_worker
-from cordwood.pipeline.columns import SCHEMA, DataFile
-from cordwood.pipeline.tabledoc import Keyless, Mode, Position
-from cordwood.pipeline.target import Change, Seen
+from cordwood.log.kinds import refuse_others
+from cordwood.pipeline.columns import (
+    SCHEMA,
+    DataFile,
+    chosen,
+    get_file,
+    read_file,
+    together,
+)
+from cordwood.pipeline.naming import check_name, split_url
+from cordwood.pipeline.tabledoc import KEYLESSES, MODES, Keyless, Mode, Position, told_by
+from cordwood.pipeline.target import Change, Seen, is_as_asked
 from cordwood.store.url import Store
 
 if TYPE_CHECKING:
@@ -49,6 +65,9 @@ MODE = "cordwood.mode"
 KEYLESS = "cordwood.keyless"
 COMMIT = "cordwood.commit"
 
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+_STACK = re.compile(r"\d+: |stack backtrace", re.IGNORECASE)
+
 
 class DeltaSeen(Seen):
     """A Delta table as it was at one version."""
@@ -56,28 +75,37 @@ class DeltaSeen(Seen):
     def __init__(self, table: DeltaTable) -> None:
         """Refuse what a compaction cannot work with."""
         self.table = table
+        self.version = str(table.version())
+        self.is_tidied = False
         properties = table.metadata().configuration
-        if MODE not in properties or table.metadata().partition_columns:
+        kept = properties.get(MODE), properties.get(KEYLESS, "refuse")
+        if kept not in product(MODES, KEYLESSES) or table.metadata().partition_columns:
             raise InvalidInputError(
                 f"{table.table_uri} is not a Delta table that was made for compactions",
                 hint="make one with Delta(store, name).create(), or `cordwood log compact --create "
                 "--format delta`",
             )
-        self.mode = msgspec.convert(properties[MODE], Mode)
-        self.keyless = msgspec.convert(properties.get(KEYLESS, "refuse"), Keyless)
-        if self.mode == "upsert" and pa.table(table.deletion_vectors()).num_rows:
-            raise UnsupportedError(
-                f"{table.table_uri} has deletion vectors",
-                hint="rewrite the files that have some (REORG TABLE … APPLY (PURGE))",
-            )
+        self.mode = msgspec.convert(kept[0], Mode)
+        self.keyless = msgspec.convert(kept[1], Keyless)
+        _check_columns(table)
+        if self.mode == "upsert":
+            self.refuse_deletion_vectors()
         actions = pa.table(table.get_add_actions())
         columns = (
             actions.column(name).to_pylist() for name in ("path", "num_records", "size_bytes")
         )
         self.files = tuple(
-            DataFile(path, rows or 0, size, "", "")
+            DataFile(path, rows or 0, size, *told_by(path))
             for path, rows, size in zip(*columns, strict=True)
         )
+
+    def refuse_deletion_vectors(self) -> None:
+        """Raise if rows were deleted without rewriting their files: we would bring them back."""
+        if pa.table(self.table.deletion_vectors()).num_rows:
+            raise UnsupportedError(
+                f"{self.table.table_uri} has deletion vectors",
+                hint="rewrite the files that have some (REORG TABLE … APPLY (PURGE))",
+            )
 
     def position(self, incarnation: str) -> Position | None:
         """How much of a log is in it; where it began is not kept."""
@@ -93,6 +121,8 @@ class DeltaSeen(Seen):
 class Delta:
     """A Delta table in a store. Naming one does no I/O."""
 
+    tells_in_names = True
+
     def __init__(
         self,
         store: Store | str,
@@ -102,8 +132,8 @@ class Delta:
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
         """Name a table. The library takes its credentials from the environment."""
+        self.name = check_name(name)
         self.store = Store(store) if isinstance(store, str) else store
-        self.name = name
         self._clock = clock
         self._entropy = entropy
         if self.store.scheme == "memory":
@@ -112,7 +142,7 @@ class Delta:
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """The table that a single URL names: the last segment is the table, the rest the store."""
-        head, _, name = url.rstrip("/").rpartition("/")
+        head, name = split_url(url)
         return cls(Store(head, **options), name)
 
     @property
@@ -129,16 +159,20 @@ class Delta:
         """Create the table, empty. See `Table.create`.
 
         Raises:
-            AlreadyExistsError: it exists.
+            AlreadyExistsError: it exists; or something else of its name does.
         """
         kind = _library().DeltaTable
+        if mode not in MODES or keyless not in KEYLESSES:
+            raise InvalidInputError(f"no table has mode {mode!r} and keyless {keyless!r}")
+        await refuse_others(self.store, self.name, "Delta table")
 
         def make() -> None:
             if kind.is_deltatable(self.url):
-                there = DeltaSeen(kind(self.url)).mode
-                if not exist_ok or there != mode:
+                there = DeltaSeen(kind(self.url))
+                if not exist_ok or not is_as_asked(there, mode, keyless):
                     raise AlreadyExistsError(
-                        f"the Delta table {self.url} exists already, in mode {there}",
+                        f"the Delta table {self.url} exists already, in mode {there.mode}, "
+                        f"keyless {there.keyless}",
                         hint="use it as it is, or choose another name",
                     )
                 return
@@ -157,10 +191,23 @@ class Delta:
         return list((await self.look()).files)
 
     async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows at once."""
-        table = (await self.look()).table
-        names = None if columns is None else list(columns)
-        return await self._ask(lambda: table.to_pyarrow_table(columns=names))
+        """All rows at once, each file checked as far as anybody knows its checksums.
+
+        Not by the library's reader, which checks nothing, and whose threads read through a file
+        system in Python: a process that had used it was once seen to abort at its end.
+
+        Raises:
+            CorruptionError: a file is missing or damaged.
+            UnsupportedError: it has deletion vectors.
+        """
+        names = chosen(columns)
+        seen = await self.look()
+        await self._ask(seen.refuse_deletion_vectors)
+        parts = []
+        for file in seen.files:
+            data = await get_file(self.store, self.name, file)
+            parts.append(await in_worker(read_file, data, file, names))
+        return together(parts, names)
 
     # Changing: see pipeline/target.py.
 
@@ -232,9 +279,38 @@ class Delta:
                 hint="create it first, or check the URL",
             ) from error
         except errors.CommitFailedError as error:
-            raise ContendedError(f"Delta table {self.url}: {error}", hint="try again") from error
-        except (errors.DeltaError, OSError) as error:
-            raise StoreError(f"Delta table {self.url}: {error}", applied=True) from error
+            raise ContendedError(
+                f"Delta table {self.url}: {_in_a_line(error)}", hint="try again"
+            ) from error
+        except (errors.DeltaError, OSError, ValueError) as error:
+            if isinstance(error, CordwoodError):
+                raise
+            raise StoreError(
+                f"Delta table {self.url}: {_in_a_line(error)}", applied=True
+            ) from error
+
+
+def _in_a_line(error: Exception) -> str:
+    """What went wrong and why, without the library's colours and the stack that it may print."""
+    lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
+    said = takewhile(lambda line: not _STACK.match(line), lines)
+    return ": ".join(line for line in said if line) or type(error).__name__
+
+
+def _check_columns(table: DeltaTable) -> None:
+    """Raise unless the table has our columns and no others."""
+    ours = {field.name: field.type for field in _library().Schema.from_arrow(SCHEMA).fields}
+    there = {field.name: field.type for field in table.schema().fields}
+    if ours == there:
+        return
+    strange = sorted(
+        name for name in ours.keys() | there.keys() if ours.get(name) != there.get(name)
+    )
+    raise StateError(
+        f"the columns of {table.table_uri} were changed: {strange[0]!r} is not as a compaction "
+        "writes it, and its values would be lost",
+        hint="compact into a new table, and keep other columns in one of your own",
+    )
 
 
 def _transactions(library: Any, change: Change) -> list[Any]:

@@ -67,6 +67,9 @@ class Job(ABC, Generic[SettingsT, UnitT, ResultT, ReportT]):
     unit_type: ClassVar[type[Any]]
     result_type: ClassVar[type[Any]]
 
+    at_once: int | None = None
+    """Units that are handed out together, before `note` is called; None for all of them."""
+
     def __init__(self, settings: SettingsT, stores: Iterable[Store] = ()) -> None:
         """No I/O. `stores` are used for their URLs; any other store is opened by its URL."""
         self.settings = settings
@@ -83,6 +86,9 @@ class Job(ABC, Generic[SettingsT, UnitT, ResultT, ReportT]):
     @abstractmethod
     async def work(self, unit: UnitT) -> ResultT:
         """Do one unit. It may be done twice, at the same time or on another machine."""
+
+    async def note(self, units: Sequence[UnitT], results: Sequence[ResultT]) -> None:
+        """Some units were done: for a job that keeps how far it is."""
 
     @abstractmethod
     async def finish(self, results: Sequence[ResultT]) -> ReportT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from cordwood.pipeline import keys
 from cordwood.pipeline.each import each
 from cordwood.pipeline.engine import Drops, Progress, failed
 from cordwood.pipeline.job import Job, Unit
+from cordwood.store.url import Store
 
 ResultT = TypeVar("ResultT", bound=Struct)
 
@@ -31,6 +32,13 @@ class LocalEngine:
     def missing(self) -> str:
         """Nothing: it always runs."""
         return ""
+
+    def refuses(self, stores: Iterable[Store]) -> str:
+        """Nothing: what this process opened, it can work on."""
+        return ""
+
+    async def start(self) -> None:
+        """It runs already."""
 
     async def slots(self) -> int:
         """How many units it does at once."""

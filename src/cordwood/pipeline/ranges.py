@@ -19,6 +19,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
     ContendedError,
+    InternalError,
     NotFoundError,
     StateError,
 )
@@ -26,6 +27,7 @@ from cordwood.log import tree
 from cordwood.log.cursors import Witness
 from cordwood.log.format import Ancestor, Fragment, Manifest
 from cordwood.log.log import Log
+from cordwood.log.reader import Limits
 from cordwood.pipeline.tabledoc import Position
 from cordwood.pipeline.target import Seen
 
@@ -133,9 +135,24 @@ async def move_up(log: Log, cursor: str, offset: int) -> None:
             return
 
 
-async def fragments_of(log: Log, ranged: Range) -> list[Fragment]:
-    """The fragments that hold the range, oldest first. A GET for each node."""
-    objects = log.objects
-    manifest, _ = await objects.load()
-    walk = objects.walk(tree.roots(manifest), ranged.start, ranged.limit)
-    return [fragment async for fragment in walk]
+async def fragments_of(log: Log, ranged: Range, pin: str) -> list[Fragment]:
+    """The fragments that hold the range, oldest first, found through the pin that holds them.
+
+    The manifest may have gone on past them. A GET for each node; every one was compared with what
+    its parent says of it, so fragments without a gap have the setsum that the manifest gave to
+    their range.
+
+    Raises:
+        CollectedError: the pin has ended.
+    """
+    limits = Limits(limit_offset=ranged.limit)
+    found = await log.reader(pin=pin).scan(ranged.start, limits)
+    ends = [ranged.start, *(fragment.limit for fragment in found)]
+    starts = [max(ranged.start, fragment.start) for fragment in found]
+    if starts != ends[:-1] or ends[-1] < ranged.limit:
+        raise InternalError(
+            f"log {log.name!r}: its pin {pin!r} does not hold all of "
+            f"[{ranged.start}, {ranged.limit})",
+            hint="nothing was changed; please report it",
+        )
+    return found

@@ -6,20 +6,27 @@
 
 A run writes its report before it changes anything and again after every step. So whoever finds one
 that has no end knows what a run that died had taken in hand, and goes on from there.
+
+Reports only say what was done and what is left to tidy up. One that cannot be read, or something
+else that lies among them, is told with a warning and holds up nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 import msgspec
 from msgspec import Struct
 
-from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.base.errors import CordwoodWarning, NotFoundError
 from cordwood.fleet.select import Reason
 from cordwood.pipeline.collect import Collected
 from cordwood.pipeline.compact import CompactReport
+from cordwood.pipeline.each import each
+from cordwood.pipeline.scrub import Scrubbed
 from cordwood.store.streams import as_generator
 from cordwood.store.url import Store
 
@@ -27,6 +34,13 @@ PREFIX = "pipeline/runs/"
 
 KEPT = 100
 """Reports that stay."""
+
+READS_AT_ONCE = 10
+
+DEAD_US = 86_400 * 1_000_000
+"""A run that began so long ago and has no end is dead: no compaction of its time can commit now."""
+
+_NAME = re.compile(re.escape(PREFIX) + r"[0-9]{20}-[0-9a-f]+\.json")
 
 
 class Chosen(Struct, frozen=True):
@@ -38,15 +52,6 @@ class Chosen(Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
-class Scrubbed(Struct, frozen=True):
-    """What a scrub of one log found."""
-
-    log: str
-    ok: bool
-    records: int = 0
-    errors: tuple[str, ...] = ()
-
-
 class RunReport(Struct, frozen=True, kw_only=True):
     """What one run of a pipeline did."""
 
@@ -56,6 +61,10 @@ class RunReport(Struct, frozen=True, kw_only=True):
     ended_us: int = 0
     """0: it goes on, or it died."""
     dry_run: bool = False
+    engine: str = ""
+    """What did the work."""
+    tables: str = ""
+    """The URL of the store that its tables lie in."""
     marks: int = 0
     """Read by the roll-up."""
     dirty: int = 0
@@ -94,60 +103,75 @@ async def save(store: Store, report: RunReport) -> None:
     await store.put(report.key, msgspec.json.encode(report), "overwrite")
 
 
-async def last_runs(store: Store, count: int) -> list[RunReport]:
-    """The last reports, the newest first. One LIST, one GET each.
-
-    Raises:
-        CorruptionError: there is something among them that is none.
-    """
-    found = []
-    for key in reversed((await _keys(store))[-count:] if count else []):
-        try:
-            data, _ = await store.get(key)
-        except NotFoundError:
-            continue
-        try:
-            found.append(msgspec.json.decode(data, type=RunReport))
-        except msgspec.DecodeError as error:
-            raise CorruptionError(
-                f"{key} is not the report of a run: {error}",
-                where=key,
-                hint="delete it: it only says what was done",
-            ) from error
-    return found
-
-
-async def prune(store: Store, kept: int = KEPT) -> None:
-    """Delete old reports. One LIST, one DELETE."""
+async def last_runs(store: Store, count: int | None = None) -> list[RunReport]:
+    """The last reports, or all, the newest first. One LIST, one GET each."""
     keys = await _keys(store)
-    if len(keys) > kept:
-        await store.delete(keys[:-kept])
+    found = await each(
+        reversed(keys if count is None else keys[max(0, len(keys) - count) :]),
+        lambda key: _read(store, key),
+        READS_AT_ONCE,
+    )
+    return [report for report in found if report is not None]
+
+
+async def _read(store: Store, key: str) -> RunReport | None:
+    """A report, if it is one. One GET."""
+    try:
+        return msgspec.json.decode((await store.get(key)).data, type=RunReport)
+    except NotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _warn(f"{key} is not the report of a run, and is left out: {error}; it may be deleted")
+        return None
+
+
+async def prune(store: Store, kept: int = KEPT, spared: Collection[str] = ()) -> None:
+    """Delete old reports, but for those spared. One LIST, one DELETE."""
+    old = [key for key in (await _keys(store))[:-kept] if key not in spared]
+    if old:
+        await store.delete(old)
+
+
+def open_runs(runs: Sequence[RunReport]) -> list[RunReport]:
+    """Of all runs, the newest first, those that say what is still to be tidied up.
+
+    That is the newest that came to its end; whatever ended after that one had begun, of which it
+    cannot have known; and every one without an end, until it is surely dead and was followed by one
+    that came to its end: it may have died, or be at work.
+    """
+    begun_us = next((run.begun_us for run in runs if run.is_done), 0)
+    return [
+        run
+        for run in runs
+        if (run.ended_us >= begun_us if run.is_done else run.begun_us + DEAD_US > begun_us)
+    ]
 
 
 def left_behind(runs: Sequence[RunReport]) -> list[str]:
-    """Logs that are still to be collected, said by runs, the newest first.
-
-    The newest that came to its end says what it left; those after it may have died.
-    """
-    found: dict[str, None] = {}
-    for run in runs:
-        found.update(dict.fromkeys(run.waiting))
-        if run.is_done:
-            break
-        found.update(dict.fromkeys(one.log for one in run.chosen))
+    """Logs that are still to be collected, said by runs, the newest first."""
+    found: set[str] = set()
+    for run in open_runs(runs):
+        found |= {*run.waiting}
+        if not run.is_done:
+            found |= {one.log for one in run.chosen}
     return sorted(found)
 
 
-def left_unswept(runs: Sequence[RunReport]) -> list[str]:
-    """Tables with files that are still to be deleted. As `left_behind`."""
-    found: dict[str, None] = {}
-    for run in runs:
-        found.update(dict.fromkeys(run.unswept))
-        if run.is_done:
-            break
-    return sorted(found)
+def left_unswept(runs: Sequence[RunReport], tables: str) -> list[str]:
+    """Tables of the store at this URL with files that are still to be deleted."""
+    alike = [run for run in runs if run.tables == tables]
+    return sorted({name for run in open_runs(alike) for name in run.unswept})
 
 
 async def _keys(store: Store) -> list[str]:
+    """Where the reports are, the oldest first; what else lies there is not touched."""
     async with aclosing(as_generator(store.list(PREFIX))) as metas:
-        return [meta.key async for meta in metas]
+        found = [meta.key async for meta in metas]
+    for key in found:
+        if not _NAME.fullmatch(key):
+            _warn(f"{key} lies among the reports of runs and is none: it is left alone")
+    return [key for key in found if _NAME.fullmatch(key)]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CordwoodWarning, stacklevel=2)

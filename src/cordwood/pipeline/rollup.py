@@ -16,7 +16,7 @@ from cordwood.base.errors import ConflictError, CordwoodError
 from cordwood.fleet.dirty import DirtyLog
 from cordwood.fleet.rollup import QUIET_S, roll_up
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, Selected, merge, select
-from cordwood.fleet.survey import members
+from cordwood.fleet.survey import MemberSurvey, members, survey
 from cordwood.pipeline.engine import Engine, Progress, run
 from cordwood.pipeline.job import Job, Unit
 from cordwood.store.url import Store
@@ -103,9 +103,7 @@ class RollUp(Job[RollUpSettings, RollUpUnit, RolledUp, FleetRolledUp]):
 
     async def finish(self, results: Sequence[RolledUp]) -> FleetRolledUp:
         """All members together, and what is to be done."""
-        dirty = merge(one for result in results for one in result.dirty)
-        selected = select(dirty, self.clock.now_us(), self.settings.policy)
-        return FleetRolledUp(tuple(results), tuple(dirty), tuple(selected))
+        return _together(results, self.settings.policy, self.clock)
 
 
 async def roll_up_fleet(
@@ -113,12 +111,39 @@ async def roll_up_fleet(
     *,
     policy: Policy = DEFAULT_POLICY,
     quiet_s: float = QUIET_S,
+    dry_run: bool = False,
     clock: Clock = SYSTEM_CLOCK,
     engine: str | Engine = "local",
     progress: Progress | None = None,
 ) -> FleetRolledUp:
-    """Roll up all dirty logs of a store, and select what is worth a compaction."""
+    """Roll up all dirty logs of a store, and select what is worth a compaction.
+
+    Args:
+        store: where the fleet's logs lie.
+        policy: which logs are worth a compaction.
+        quiet_s: a mark younger than this stays although its log needs no compaction.
+        dry_run: only look; every mark stays.
+        clock: what time it is; on Spark, for the selection alone.
+        engine: `local`, `spark`.
+        progress: called with members done and members there are.
+    """
     lies_in = Store(store) if isinstance(store, str) else store
+    if dry_run:
+        found = await survey(lies_in, clock=clock)
+        return _together([_looked_at(member) for member in found.members], policy, clock)
     job = RollUp(RollUpSettings(lies_in.url, policy, quiet_s), [lies_in])
     job.clock = clock
     return await run(job, engine, progress)
+
+
+def _together(results: Sequence[RolledUp], policy: Policy, clock: Clock) -> FleetRolledUp:
+    """What all members say, and what is to be done."""
+    dirty = merge(one for result in results for one in result.dirty)
+    selected = select(dirty, clock.now_us(), policy)
+    return FleetRolledUp(tuple(results), tuple(dirty), tuple(selected))
+
+
+def _looked_at(found: MemberSurvey) -> RolledUp:
+    """What a roll-up of this member would say."""
+    errors = dict(found.errors) | ({found.member: found.damage} if found.damage else {})
+    return RolledUp(found.member, found.marks, tuple(found.dirty), (), errors)

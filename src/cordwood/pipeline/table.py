@@ -42,11 +42,22 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.base.workers import in_worker
-from cordwood.log import paths
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.holds import age_us
-from cordwood.pipeline.columns import SCHEMA, DataFile, damaged, get_file, read_file, setsum_of
+from cordwood.log.kinds import TABLE, refuse_others
+from cordwood.pipeline.columns import (
+    DataFile,
+    chosen,
+    damaged,
+    get_file,
+    read_file,
+    setsum_of,
+    together,
+)
+from cordwood.pipeline.naming import check_name, split_url
 from cordwood.pipeline.tabledoc import (
+    KEYLESSES,
+    MODES,
     Dropped,
     Keyless,
     Mode,
@@ -56,13 +67,12 @@ from cordwood.pipeline.tabledoc import (
     encode,
     is_data,
 )
-from cordwood.pipeline.target import Change, Seen
+from cordwood.pipeline.target import Change, Seen, is_as_asked
 from cordwood.store.api import Match
 from cordwood.store.probe import verify_conditional_puts
 from cordwood.store.streams import as_generator
 from cordwood.store.url import Store
 
-TABLE = "TABLE"
 CLOCK = "CLOCK"
 DATA_PREFIX = "data/"
 
@@ -94,6 +104,8 @@ class TableSeen(Seen):
         self.mode = doc.mode
         self.keyless = doc.keyless
         self.files = doc.files
+        self.version = doc.write
+        self.is_tidied = True
 
     def position(self, incarnation: str) -> Position | None:
         """How much of a log is in it; None if nothing is."""
@@ -107,27 +119,18 @@ class TableSeen(Seen):
 class Table:
     """A table in a store. Naming one does no I/O; it can be pickled and shared."""
 
+    tells_in_names = False
+
     def __init__(self, store: Store | str, name: str, *, entropy: Entropy = SYSTEM_ENTROPY) -> None:
         """Name a table. `store` is a Store or a store's URL."""
-        if not paths.is_log_name(name):
-            raise InvalidInputError(
-                f"{name!r} cannot name a table",
-                hint="use letters, digits and . _ = + @ -, with / between segments",
-            )
+        self.name = check_name(name)
         self.store = Store(store) if isinstance(store, str) else store
-        self.name = name
         self._entropy = entropy
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """The table that a single URL names: the last segment is the table, the rest the store."""
-        head, slash, name = url.rstrip("/").rpartition("/")
-        if not slash or not name or head.endswith((":", ":/")):
-            raise InvalidInputError(
-                f"{url!r} does not name a table",
-                hint="a table's URL is its store's URL, a slash, and its name: "
-                "file:///data/tables/orders",
-            )
+        head, name = split_url(url)
         return cls(Store(head, **options), name)
 
     @property
@@ -154,7 +157,7 @@ class Table:
             keyless: what an upsert does with records without a key: refuse, skip or keep them.
             grace_s: how long a file that was replaced is kept for readers.
             orphan_s: how old a file that nobody names must be to be deleted.
-            exist_ok: an existing table of the same mode is left as it is.
+            exist_ok: an existing table of the same mode and keyless is left as it is.
 
         Raises:
             AlreadyExistsError: it exists; or something else of its name does.
@@ -162,10 +165,10 @@ class Table:
         for name, value in (("grace_s", grace_s), ("orphan_s", orphan_s)):
             if type(value) is not int or value < 1:
                 raise InvalidInputError(f"{name} is a whole number of seconds, not {value!r}")
-        if mode not in {"append", "upsert"} or keyless not in {"refuse", "skip", "keep"}:
+        if mode not in MODES or keyless not in KEYLESSES:
             raise InvalidInputError(f"no table has mode {mode!r} and keyless {keyless!r}")
         await verify_conditional_puts(self.store)
-        await self._refuse_a_log()
+        await refuse_others(self.store, self.name, "table")
         token = self._entropy.token()
         doc = TableDoc(
             id=token, write=token, mode=mode, keyless=keyless, grace_s=grace_s, orphan_s=orphan_s
@@ -173,10 +176,11 @@ class Table:
         try:
             await self.store.put(self._key(TABLE), encode(doc, self._key(TABLE)), "create")
         except AlreadyExistsError as error:
-            there = (await self.state()).mode
-            if not exist_ok or there != mode:
+            there = await self.state()
+            if not exist_ok or not is_as_asked(there, mode, keyless):
                 raise AlreadyExistsError(
-                    f"the table {self.name!r} exists already, in mode {there}",
+                    f"the table {self.name!r} exists already, in mode {there.mode}, "
+                    f"keyless {there.keyless}",
                     hint="use it as it is, or choose another name",
                 ) from error
 
@@ -203,13 +207,9 @@ class Table:
             CollectedError: a file was replaced and deleted since this began.
             CorruptionError: a file is missing or damaged.
         """
-        unknown = set(columns or ()) - set(SCHEMA.names)
-        if unknown:
-            raise InvalidInputError(
-                f"a table has no column {min(unknown)!r}", hint=f"it has {', '.join(SCHEMA.names)}"
-            )
+        names = chosen(columns)
         for file in await self.files():
-            yield await self._rows(file, columns, verify=verify)
+            yield await self._rows(file, names, verify=verify)
 
     async def to_arrow(
         self, columns: Sequence[str] | None = None, *, verify: bool = True
@@ -217,9 +217,7 @@ class Table:
         """All rows at once. See `scan`."""
         async with aclosing(self.scan(columns, verify=verify)) as parts:
             found = [part async for part in parts]
-        names = SCHEMA.names if columns is None else list(columns)
-        schema = pa.schema([SCHEMA.field(name) for name in names])
-        return pa.concat_tables([schema.empty_table(), *found])
+        return together(found, chosen(columns))
 
     async def scrub(self) -> list[str]:
         """Read every file and compare it with its checksum and its setsum: what is wrong."""
@@ -358,15 +356,6 @@ class Table:
             )
         doc = replace(change(doc), write=self._entropy.token())
         return doc, await self.store.put(key, encode(doc, key), Match(etag))
-
-    async def _refuse_a_log(self) -> None:
-        try:
-            await self.store.head(f"{self.name}/{paths.MANIFEST}")
-        except NotFoundError:
-            return
-        raise AlreadyExistsError(
-            f"{self.name!r} is the name of a log", hint="choose another name for the table"
-        )
 
     def _key(self, path: str) -> str:
         return f"{self.name}/{path}"

@@ -12,7 +12,7 @@ TABLE-4  in a table that keeps everything (`append`), the rows of its files are 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -29,9 +29,13 @@ Mode = Literal["append", "upsert"]
 Keyless = Literal["refuse", "skip", "keep"]
 """What an upsert does with a record that has no key."""
 
+MODES = get_args(Mode)
+KEYLESSES = get_args(Keyless)
+
 DOCUMENT_BYTES_MAX = 256 * 2**20
 
 _DATA = re.compile(r"data/[0-9a-f]{32}\.parquet")
+_TELLING = re.compile(r"data/[0-9a-f]{32}-([0-9a-f]{16})-([0-9a-f]{64})\.parquet")
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +121,17 @@ def is_data(path: str) -> bool:
 def data_path(token: str) -> str:
     """The path of a data file with this id."""
     return f"data/{token}.parquet"
+
+
+def telling_path(path: str, xxh3: str, setsum: str) -> str:
+    """The path of a data file that tells what is in it, where the table cannot keep that."""
+    return f"{path.removesuffix('.parquet')}-{xxh3}-{setsum}.parquet"
+
+
+def told_by(path: str) -> tuple[str, str]:
+    """The checksum and the setsum that a path tells; empty if it tells none."""
+    found = _TELLING.fullmatch(path)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def encode(doc: TableDoc, where: str) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from cordwood.pipeline.columns import DataFile
-from cordwood.pipeline.tabledoc import Keyless, Mode, Position
+from cordwood.pipeline.tabledoc import Keyless, Mode, Position, TableDoc
 from cordwood.store.url import Store
 
 
@@ -21,6 +21,10 @@ class Seen(ABC):
     mode: Mode
     keyless: Keyless
     files: tuple[DataFile, ...]
+    version: str
+    """Which moment: another one has another version."""
+    is_tidied: bool
+    """Whether small files are put together by who compacts, not by tools of the table's own."""
 
     @abstractmethod
     def position(self, incarnation: str) -> Position | None:
@@ -29,6 +33,14 @@ class Seen(ABC):
     @abstractmethod
     def has_other(self, log: str, incarnation: str) -> bool:
         """Whether it holds records of another log that had this name."""
+
+
+def is_as_asked(there: Seen | TableDoc, mode: Mode, keyless: Keyless) -> bool:
+    """Whether a table that exists is one that would be created so.
+
+    Where every record is kept, nobody asks for keys.
+    """
+    return there.mode == mode and (mode == "append" or there.keyless == keyless)
 
 
 class Change(NamedTuple):
@@ -64,6 +76,8 @@ class Target(Protocol):
 
     store: Store
     name: str
+    tells_in_names: bool
+    """Whether the names of its files tell their checksums, for want of another place."""
 
     @property
     def url(self) -> str:

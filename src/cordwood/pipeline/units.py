@@ -63,9 +63,7 @@ def old_units(num_fragments: int, seen: Seen, drops: Drops, unit_bytes: int) -> 
     of_file = {
         file.path: drops.get(num_fragments + place, b"") for place, file in enumerate(seen.files)
     }
-    small = crowded(seen.files, unit_bytes)
-    if not all(file.setsum for file in small):
-        small = []  # Another program writes this table, and looks after its files itself.
+    small = crowded(seen.files, unit_bytes) if seen.is_tidied else []
     losing = [file for file in seen.files if of_file[file.path] and file not in small]
     together = divide(small, lambda file: file.bytes, unit_bytes)
     groups: list[tuple[DataFile, ...]] = [*((file,) for file in losing), *together]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,7 @@ from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import CordwoodError, InternalError, StateError, StoreError
 from cordwood.pipeline.engine import Drops, Progress, failed
 from cordwood.pipeline.job import Job, Unit
-from cordwood.spark.session import active, missing, session
+from cordwood.spark.session import active, first_words, missing, session
 from cordwood.store.url import Store
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ POLL_S = 0.25
 BUCKET_ROWS = 32_768
 """Rows that one bitmap of Spark's `bitmap_construct_agg` stands for."""
 
+_starting = threading.Lock()
+"""Held while a session is made: two at once would lead each other's output astray."""
+
 
 class SparkEngine:
     """Does units as tasks of Spark."""
@@ -51,7 +55,20 @@ class SparkEngine:
     @property
     def missing(self) -> str:
         """What keeps it from running here, in one line; empty if nothing does."""
-        return missing() if self._spark is None else ""
+        return missing() if self._spark is None and active() is None else ""
+
+    def refuses(self, stores: Iterable[Store]) -> str:
+        """Why a task cannot find one of these stores by its URL; empty if it can."""
+        try:
+            for store in stores:
+                _check_can_travel(store)
+        except StateError as error:
+            return error.message
+        return ""
+
+    async def start(self) -> None:
+        """Have a session."""
+        await self._session()
 
     async def slots(self) -> int:
         """How many tasks the session runs at once, as far as it says."""
@@ -158,7 +175,7 @@ class SparkEngine:
             if (known := failure_in(str(error))) is not None:
                 raise known from error
             raise StoreError(
-                f"{job.name}: Spark failed: {_first_words(error)}",
+                f"{job.name}: Spark failed: {first_words(error)}",
                 hint=f"nothing was changed; the driver's log, or {chatter()}, has the whole story",
             ) from error
         if progress is not None:
@@ -176,17 +193,18 @@ def _session() -> SparkSession:
 
     The JVM keeps for its whole life the error stream that this process has when it starts it.
     """
-    if (there := active()) is not None:
-        return there
-    ours = os.dup(2)
-    file = os.open(chatter(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.dup2(file, 2)
-        return session()
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
-        os.close(file)
+    with _starting:
+        if (there := active()) is not None:
+            return there
+        ours = os.dup(2)
+        file = os.open(chatter(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.dup2(file, 2)
+            return session()
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+            os.close(file)
 
 
 class Watched:
@@ -249,10 +267,3 @@ def _check_can_travel(store: Store) -> None:
             f"{store.url} was opened with options, which do not travel to Spark's workers",
             hint="set endpoint, region and credentials in the environment of driver and executors",
         )
-
-
-def _first_words(error: Exception) -> str:
-    """What it was, without the bridge's own words before and the stack behind."""
-    lines = (line.strip(" :") for line in str(error).splitlines())
-    said = (line for line in lines if line and not line.startswith("An error occurred while"))
-    return next(said, type(error).__name__)

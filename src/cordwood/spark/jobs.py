@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
+import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from pyspark.sql.types import StructType
 from cordwood.base import errors, portal
 from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.pipeline.job import Job, Unit, rebuild
-from cordwood.spark.task import settle
+from cordwood.spark.task import refused, settle
 
 FORMAT = "cordwood_job"
 RESULTS = "unit INT NOT NULL, done BOOLEAN NOT NULL, result STRING NOT NULL"
@@ -170,13 +171,24 @@ class JobReader(DataSourceReader):
         yield pa.RecordBatch.from_pylist([row], schema=_RESULT_SCHEMA)
 
 
+def _known_here(job: Job[Any, Any, Any, Any], error: CordwoodError) -> CordwoodError:
+    """A failure with what only a worker knows: for which machine the store failed."""
+    if not isinstance(error, StoreError):
+        return error
+    if error.code is Code.STORE_DENIED:
+        return refused(job.settings.store, error)
+    message = f"the worker on {socket.gethostname()}: {error.message}"
+    return StoreError(message, code=error.code, hint=error.hint, transient=error.transient)
+
+
 def _result(job: Job[Any, Any, Any, Any], unit: Unit) -> tuple[bool, Struct]:
     try:
         return True, portal.current().run(job.work(unit))
     except CordwoodError as error:
+        known = _known_here(job, error)
         if is_passing(error):
-            raise UnitFailedError(error) from error
-        return False, Failure.of(error)
+            raise UnitFailedError(known) from error
+        return False, Failure.of(known)
 
 
 def _rows(job: Job[Any, Any, Any, Any], unit: Unit) -> Iterator[pa.RecordBatch]:
@@ -192,7 +204,7 @@ def _rows(job: Job[Any, Any, Any, Any], unit: Unit) -> Iterator[pa.RecordBatch]:
         try:
             batch = home.run(following())
         except CordwoodError as error:
-            raise UnitFailedError(error) from error
+            raise UnitFailedError(_known_here(job, error)) from error
         if batch is end:
             return
         most = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))

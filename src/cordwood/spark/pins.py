@@ -10,14 +10,10 @@ nothing there can go on renewing a pin. Two others can:
 
 Either way a pin that has ended costs no record: files that are still there are read, and one that
 is gone ends the read with an error that says so.
-
-An ended pin leaves its object behind, whose name can be used again. So names are taken at random
-from a small set, which grows only as far as there are reads at the same time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import threading
 from concurrent.futures import Future
@@ -25,17 +21,10 @@ from contextlib import suppress
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import AlreadyExistsError, Code, CordwoodError, StoreError
+from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.log.log import Log
-from cordwood.log.pins import Pin
+from cordwood.log.pins import RENEWALS, Pin, keep_pin, under_free_name
 from cordwood.spark.splits import Hold
-
-NAMES_MIN = 16
-NAMES_GROWTH = 4
-TRIES_MAX = 16
-
-RENEWALS = 3
-"""How often a pin is renewed within its time to live."""
 
 
 async def make_pin(
@@ -47,26 +36,19 @@ async def make_pin(
         CollectedError: the range has been collected, or is about to be.
         StoreError: the store takes no pin from us.
     """
-    names = NAMES_MIN
-    for _ in range(TRIES_MAX):
-        name = f"spark_{int(entropy.uniform() * names):x}"
-        try:
-            return await log.pin(name, begin, end, ttl_s=ttl_s)
-        except AlreadyExistsError:
-            names *= NAMES_GROWTH
-        except StoreError as error:
-            if error.code is not Code.STORE_DENIED:
-                raise
-            raise StoreError(
-                f"a read pins what it reads, and {log.url} may not be written: {error.message}",
-                code=error.code,
-                hint="allow writing below pin/, or set option pinTtl to 0: without a pin a read "
-                "has to end within the log's grace",
-            ) from error
-    raise AlreadyExistsError(
-        f"log {log.name!r} has more pins named spark_… than can be",
-        hint="release some: `cordwood log pin` lists them",
-    )
+    try:
+        return await under_free_name(
+            "spark", lambda name: log.pin(name, begin, end, ttl_s=ttl_s), entropy
+        )
+    except StoreError as error:
+        if error.code is not Code.STORE_DENIED:
+            raise
+        raise StoreError(
+            f"a read pins what it reads, and {log.url} may not be written: {error.message}",
+            code=error.code,
+            hint="allow writing below pin/, or set option pinTtl to 0: without a pin a read "
+            "has to end within the log's grace",
+        ) from error
 
 
 class Renewal:
@@ -103,28 +85,18 @@ class KeptPin:
         self.log = log
         self.pin = pin
         self._home = portal.current()
-        self._turn = asyncio.Lock()
-        self._work: Future[None] = self._home.start(self._keep())
+        self._work: Future[None] = self._home.start(keep_pin(self.pin))
         _kept.add(self)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(self.pin.ttl_s / RENEWALS)
-            async with self._turn:
-                with suppress(StoreError):
-                    await self.pin.renew()
 
     def release(self) -> None:
         """End it; to end it twice is no error."""
         _kept.discard(self)
-        if self._home is portal.current():
-            self._home.run(self._end())
-
-    async def _end(self) -> None:
-        # A renewal that has begun comes first: cut off, it could leave a pin that we do not know.
-        async with self._turn:
+        try:
+            if self._home is portal.current():
+                # First: a renewal that is cut off could leave a pin that we do not know.
+                self._home.run(self.pin.release())
+        finally:
             self._work.cancel()
-            await self.pin.release()
 
 
 _kept: set[KeptPin] = set()

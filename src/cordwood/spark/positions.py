@@ -75,15 +75,24 @@ class Positions(Struct, frozen=True, omit_defaults=True):
             ) from error
 
 
-def shares(lags: Mapping[str, int], most: int) -> dict[str, int]:
+def shares(lags: Mapping[str, int], most: int, turn: int = 0) -> dict[str, int]:
     """How much each log may give of `most` together: nobody waits for one that has more.
+
+    What cannot be divided goes to one log after the other, from turn to turn: where there are more
+    logs than `most`, each has something when it is its turn.
 
     >>> shares({"a": 10, "b": 1_000, "c": 1_000}, 100)
     {'a': 10, 'b': 45, 'c': 45}
     """
     given: dict[str, int] = {}
     left = most
-    for place, (name, lag) in enumerate(sorted(lags.items(), key=lambda item: item[1])):
-        given[name] = min(lag, -(-left // (len(lags) - place)))
-        left -= given[name]
+    waiting = sorted(lags, key=lambda name: lags[name])
+    while waiting and lags[waiting[0]] <= left // len(waiting):
+        name = waiting.pop(0)
+        given[name] = lags[name]
+        left -= lags[name]
+    waiting.sort()
+    for place, name in enumerate(waiting):
+        is_next = (place - turn) % len(waiting) < left % len(waiting)
+        given[name] = left // len(waiting) + is_next
     return given

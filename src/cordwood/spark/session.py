@@ -18,8 +18,10 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cordwood.base.errors import InvalidInputError, StateError
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*,2]"
 """All cores of this machine; a task that failed is tried once more."""
+
+JAVA_MIN = 17
+JAVA_ANSWERS_S = 60
+"""How long a Java may take to say which it is."""
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key|account[.]?key", re.IGNORECASE)
 """The names that Spark itself blackens where it shows settings, and Azure's."""
@@ -49,7 +55,7 @@ def session(
 
     Raises:
         InvalidInputError: a setting holds a secret, which every task would carry.
-        StateError: pyspark or Java is missing.
+        StateError: pyspark or Java is missing, or Spark does not start.
     """
     settings = {name: _text(value) for name, value in (conf or {}).items()}
     for name in settings:
@@ -73,7 +79,13 @@ def session(
         ours = _prepare(master)
     for name, value in {**ours, **settings}.items():
         builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
+    try:
+        made: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        raise StateError(
+            f"Spark does not start: {first_words(error)}",
+            hint="see what its JVM said before; JAVA_HOME, SPARK_HOME and the master must fit",
+        ) from error
     return made
 
 
@@ -97,10 +109,44 @@ def missing(master: str | None = None) -> str:
         return "Spark needs pyspark: pip install 'cordwood[spark]'"
     if (master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://"):
         return ""  # The JVM runs elsewhere.
-    home = os.environ.get("JAVA_HOME", "")
-    if shutil.which("java") is None and shutil.which(os.path.join(home, "bin", "java")) is None:
-        return "Spark needs a Java runtime, 17 or newer: install one, or set JAVA_HOME"
+    # As Spark's own scripts look for it.
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    if java is None:
+        where = f"there is none in JAVA_HOME, {home}" if home else "install one, or set JAVA_HOME"
+        return f"Spark needs a Java runtime, {JAVA_MIN} or newer: {where}"
+    return _fault_of(java)
+
+
+@cache
+def _fault_of(java: str) -> str:
+    """Why Spark cannot run on this Java; empty if it can. Asked once: that starts a JVM."""
+    try:
+        asked = subprocess.run(  # noqa: S603 - the Java that Spark would run
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=JAVA_ANSWERS_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {java} does not run: {error}"
+    said = (asked.stderr + asked.stdout).strip()
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if asked.returncode or version is None:
+        why = said.partition("\n")[0] or f"exit code {asked.returncode}"
+        return f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {java} does not run: {why}"
+    if int(version[1]) < JAVA_MIN:
+        return f"Spark needs Java {JAVA_MIN} or newer, and {java} is Java {version[1]}"
     return ""
+
+
+def first_words(error: Exception) -> str:
+    """What it was, without the bridge's own words before and the stack behind."""
+    lines = (line.strip(" :") for line in str(error).splitlines())
+    said = (line for line in lines if line and not line.startswith("An error occurred while"))
+    return next(said, type(error).__name__)
 
 
 def _prepare(master: str | None) -> dict[str, str]:

@@ -282,8 +282,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         lags = {name: ends[name] - begins[name] for name in found if ends[name] > begins[name]}
         limited = dict(ends)
+        self._turn += 1
         if options.max_records is not None:
-            for name, share in shares(lags, options.max_records).items():
+            for name, share in shares(lags, options.max_records, self._turn).items():
                 limited[name] = begins[name] + share
         allowance = Allowance(None, options.max_bytes, options.max_fragments)
         if allowance.is_unlimited:
@@ -293,7 +294,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._backlog(self._log(name), found[name], begins[name], limited[name], allowance)
             for name in names
         )
-        self._turn += 1
         admitted = admit(backlogs, allowance, self._turn)
         for name, end in zip(names, admitted, strict=True):
             limited[name] = min(limited[name], end)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from cordwood.base import portal
 from cordwood.pipeline.table import Table
@@ -18,6 +20,9 @@ SCHEMA = (
 _SCHEMES = {"s3": "s3a", "gs": "gs", "az": "abfss"}
 """What Hadoop calls the schemes of ours."""
 
+_PATTERN = re.compile(r"[][{}*?\\]")
+_ESCAPED = r"\\\g<0>"
+
 
 def read_table(spark: SparkSession, url: str) -> DataFrame:
     """The rows that a table has now, read by Spark's own Parquet reader.
@@ -32,8 +37,16 @@ def read_table(spark: SparkSession, url: str) -> DataFrame:
     files = portal.current().run(table.files())
     if not files:
         return spark.createDataFrame([], SCHEMA)
-    base = table.url
-    scheme, _, rest = base.partition(":")
-    return spark.read.schema(SCHEMA).parquet(
-        *(f"{_SCHEMES.get(scheme, scheme)}:{rest}/{file.path}" for file in files)
-    )
+    base = hadoop_path(table.url)
+    return spark.read.schema(SCHEMA).parquet(*(f"{base}/{file.path}" for file in files))
+
+
+def hadoop_path(url: str) -> str:
+    """What Hadoop calls the place of a URL of ours.
+
+    A path is no URL there: nothing is percent-encoded. But Spark takes it for a pattern.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "file":
+        rest = unquote(rest)
+    return f"{_SCHEMES.get(scheme, scheme)}:{_PATTERN.sub(_ESCAPED, rest)}"

@@ -143,13 +143,13 @@ class WorkReader:
             for fragment, data in self._ahead(self.objects.get_fragment):
                 yield fragment, self._decode(data, fragment)
 
-    def _decode(self, data: Buffer, fragment: Fragment) -> Iterable[pa.RecordBatch]:
+    def _decode(self, data: Buffer, fragment: Fragment) -> Iterator[pa.RecordBatch]:
         rows = self._rows(fragment)
-        if self._verify == "false":
-            return fragments.decode_batches(data, fragment, self._columns, rows)
-        table = fragments.decode(data, fragment)
-        batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=rows)
-        return batches
+        with self.objects.located(fragment):
+            if self._verify == "false":
+                yield from fragments.decode_batches(data, fragment, self._columns, rows)
+            else:
+                yield from fragments.decode(data, fragment).to_batches(max_chunksize=rows)
 
     async def _fetch_columns(self, fragment: Fragment) -> pa.Table:
         # With the offsets, so that there is a column also where no other is wanted.
@@ -228,12 +228,17 @@ def explained(work: Work, objects: LogObjects) -> Iterator[None]:
     except StoreError as error:
         if error.code is not Code.STORE_DENIED:
             raise
-        raise StoreError(
-            f"{work.store} refused the worker on {socket.gethostname()}: {error.message}",
-            code=error.code,
-            hint="the environment of every executor must hold the credentials, not only the "
-            f"driver's: {error.hint}",
-        ) from error
+        raise refused(work.store, error) from error
+
+
+def refused(store: str, error: StoreError) -> StoreError:
+    """The error of a store that refused this machine: which one it is, and what to set there."""
+    return StoreError(
+        f"{store} refused the worker on {socket.gethostname()}: {error.message}",
+        code=error.code,
+        hint="the environment of every executor must hold the credentials, not only the "
+        f"driver's: {error.hint}",
+    )
 
 
 async def _was_collected(work: Work, objects: LogObjects, error: CorruptionError) -> bool:

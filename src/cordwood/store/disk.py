@@ -1,6 +1,7 @@
-"""The file operations a directory store is made of, and no others.
+"""The file operations that durable files are made of, and no others.
 
-`DirectoryStore` reaches the operating system only through a `Disk`. The list is short on purpose:
+A directory store and an index in a directory reach the operating system only through a `Disk`. The
+list is short on purpose:
 a model of a disk that loses power (`cordwood.testing.crashdisk`) has to say exactly what each of
 these operations leaves behind, and a test can cut the power between any two of them.
 
@@ -8,14 +9,20 @@ What each operation promises, on a local POSIX file system:
 
 =============  ===========================================================================
 read           bytes and stat of one file, taken from one open descriptor: never of two files
+map            a file's bytes where the system keeps them, not read before they are looked at
 write          a new file, its bytes and its time on stable storage; the name is not yet safe
+bring          a file that this process made elsewhere gets a name here, if that is free; its bytes
+               are on stable storage, the name is not yet safe
+overwrite      bytes at a place of a file, or behind its end; on stable storage if that is asked for
+truncate       a file ends here; on stable storage
 touch          another time for a file, on stable storage
 link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
 unlink, mkdir  as they are
 fsync_dir      every name in the folder, and every name gone from it, is on stable storage
-lock           one holder at a time among all threads and processes; a killed holder frees it, a
-               stopped one does not; refused at once if it is held, so it never waits
+lock, hold     one holder at a time among all threads and processes, or several that share it; a
+               killed holder frees it, a stopped one does not; refused at once if it is held, so it
+               never waits
 =============  ===========================================================================
 
 Locks are flock, each on a descriptor of its own: ownership belongs to the open file, so two
@@ -29,11 +36,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -104,6 +112,53 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def map(self, path: str) -> Buffer:
+        """A regular file's bytes, mapped into memory."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(descriptor).st_size
+            if not size:
+                return b""
+            return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+        finally:
+            os.close(descriptor)
+
+    def bring(self, source: str, target: str) -> None:
+        """Give a finished file its name, its bytes on stable storage; `source` is gone then.
+
+        Raises:
+            FileExistsError: the name is taken.
+        """
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.link(source, target, follow_symlinks=False)
+        os.unlink(source)
+
+    def overwrite(self, path: str, data: bytes, offset: int, *, sync: bool = True) -> None:
+        """Put bytes at a place of an existing file. Not atomic."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            view = memoryview(data)
+            while view:
+                done = os.pwrite(descriptor, view, offset)
+                view, offset = view[done:], offset + done
+            if sync:
+                _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, path: str, size_bytes: int) -> None:
+        """Cut a file off, on stable storage."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def touch(self, path: str, mtime_ns: int) -> FileStat:
         """Give a file another time, on stable storage."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -160,17 +215,52 @@ class Disk:
         Raises:
             BlockingIOError: somebody else holds it.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        _lock_descriptors.add(descriptor)
+        held = self.hold(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                yield
-            finally:
-                # Said aloud, and not left to close: a child forked meanwhile shares this open file.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            yield
         finally:
-            _lock_descriptors.discard(descriptor)
+            held.release()
+
+    def hold(self, path: str, *, shared: bool = False) -> Held:
+        """Hold the lock file `path`, which is made if it is not there, until it is released.
+
+        Raises:
+            BlockingIOError: somebody else holds it.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return _Flock(descriptor)
+
+
+class Held(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Let it go; twice is no error."""
+        ...
+
+
+class _Flock:
+    """A lock on an open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        _lock_descriptors.add(descriptor)
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None or descriptor not in _lock_descriptors:
+            return  # A child that was forked meanwhile has closed its copy.
+        _lock_descriptors.discard(descriptor)
+        try:
+            # Said aloud, and not left to close: a child forked meanwhile shares this open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
             os.close(descriptor)
 
 

@@ -3,6 +3,9 @@
 Store, Options, Limits, Setsum, Token, Witness and the errors are the same objects as in `cordwood`.
 """
 
+from typing import Any
+
+from cordwood.base.lazy import lazily
 from cordwood.base.setsum import Setsum
 from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.cursors import Witness
@@ -20,6 +23,7 @@ from cordwood.sync.pipeline import (
     compact,
     roll_up_fleet,
     scrub_log,
+    scrub_logs,
 )
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "Cursors",
     "Delta",
     "Fleet",
+    "Index",
     "Limits",
     "Log",
     "Options",
@@ -46,5 +51,13 @@ __all__ = [
     "members",
     "roll_up_fleet",
     "scrub_log",
+    "scrub_logs",
     "survey",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Index` needs libraries that come with `cordwood[search]`: it is loaded when it is used."""
+    if name == "Index":
+        return lazily("cordwood.sync.index", name)
+    raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from cordwood.pipeline.engine import AUTO, Engine, Progress
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.rollup import FleetRolledUp
 from cordwood.pipeline.run import ScrubMode, Status, StepProgress, TableFormat
+from cordwood.pipeline.scrub import Scrubbed
 from cordwood.pipeline.table import ORPHAN_S, SweepReport
 from cordwood.pipeline.tabledoc import Keyless, Mode, TableDoc
 from cordwood.store.url import Store
@@ -256,10 +258,43 @@ def compact(
 
 
 def scrub_log(
-    log: Log, *, engine: str | Engine = AUTO, progress: Progress | None = None
+    log: Log,
+    *,
+    sample: int | None = None,
+    resume: Path | str | None = None,
+    entropy: Entropy = SYSTEM_ENTROPY,
+    engine: str | Engine = AUTO,
+    progress: Progress | None = None,
 ) -> ScrubReport:
     """Check every record of a log, on the engine of this name."""
-    return portal.current().run(async_scrub.scrub_log(_twin(log), engine=engine, progress=progress))
+    work = async_scrub.scrub_log(
+        _twin(log),
+        sample=sample,
+        resume=resume,
+        entropy=entropy,
+        engine=engine,
+        progress=progress,
+    )
+    return portal.current().run(work)
+
+
+def scrub_logs(
+    logs: Sequence[Log],
+    *,
+    sample: int | None = None,
+    dry_run: bool = False,
+    engine: str | Engine = AUTO,
+    progress: Progress | None = None,
+) -> list[Scrubbed]:
+    """Check every record of some logs of one store, or samples of them; each is by itself."""
+    work = async_scrub.scrub_logs(
+        [_twin(log) for log in logs],
+        sample=sample,
+        dry_run=dry_run,
+        engine=engine,
+        progress=progress,
+    )
+    return portal.current().run(work)
 
 
 def collect_logs(
@@ -268,12 +303,19 @@ def collect_logs(
     *,
     wait_s: float = 0.0,
     max_share: float = 1.0,
+    dry_run: bool = False,
     engine: str | Engine = "local",
     progress: Progress | None = None,
 ) -> list[Collected]:
     """Free what lies before every cursor of these logs, each by itself."""
     work = async_collect.collect_logs(
-        store, logs, wait_s=wait_s, max_share=max_share, engine=engine, progress=progress
+        store,
+        logs,
+        wait_s=wait_s,
+        max_share=max_share,
+        dry_run=dry_run,
+        engine=engine,
+        progress=progress,
     )
     return portal.current().run(work)
 
@@ -283,13 +325,20 @@ def roll_up_fleet(
     *,
     policy: Policy = DEFAULT_POLICY,
     quiet_s: float = QUIET_S,
+    dry_run: bool = False,
     clock: Clock = SYSTEM_CLOCK,
     engine: str | Engine = "local",
     progress: Progress | None = None,
 ) -> FleetRolledUp:
     """Roll up all dirty logs of a store, and select what is worth a compaction."""
     work = async_rollup.roll_up_fleet(
-        store, policy=policy, quiet_s=quiet_s, clock=clock, engine=engine, progress=progress
+        store,
+        policy=policy,
+        quiet_s=quiet_s,
+        dry_run=dry_run,
+        clock=clock,
+        engine=engine,
+        progress=progress,
     )
     return portal.current().run(work)
 

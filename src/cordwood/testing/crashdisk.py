@@ -21,8 +21,8 @@ the bytes, set the time, sync). A test runs a workload once to count them, then 
 number `n`, with `cut_after(n)` or `fail(n, errno.ENOSPC)`. `revive` after a cut makes it the
 death of one process instead, for another to find what it left.
 
-Nothing here waits and no lock is ever contended: one thread, one event loop, and a test that lets
-one store go ahead in the middle of another's call does so where no lock is held. Inode numbers are
+Nothing here waits: one thread, one event loop, and a test that lets one store go ahead in the
+middle of another's call does so where no lock is held. Inode numbers are
 not used again. A failed fsync leaves its bytes in memory and off the disk, as Linux does.
 """
 
@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -52,6 +50,8 @@ class _File:
     mtime_ns: int = 0
     synced: tuple[bytes, int] | None = None
     """Bytes and time on stable storage; None before the first sync."""
+    unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    """Bytes put at places of a file that had been synced, in their order."""
 
 
 @dataclass(slots=True)
@@ -69,6 +69,19 @@ class _Change(NamedTuple):
     inode: int | None
 
 
+class _Hold:
+    """A lock on a model's file."""
+
+    def __init__(self, among: list[_Hold], *, shared: bool) -> None:
+        self._among = among
+        self.shared = shared
+
+    def release(self) -> None:
+        """See `Held`."""
+        if self in self._among:
+            self._among.remove(self)
+
+
 class CrashDisk(Disk):
     """A file system in memory, with a power switch."""
 
@@ -81,7 +94,7 @@ class CrashDisk(Disk):
         self._next_inode = _ROOT + 1
         self._pending: list[_Change] = []
         """Changes of names not yet on stable storage, in their order."""
-        self._locked: set[str] = set()
+        self._locked: dict[str, list[_Hold]] = {}
         self._cut_after: int | None = None
         self._failures: dict[int, int] = {}
         self._dead = False
@@ -158,6 +171,42 @@ class CrashDisk(Disk):
         self._sync_file(inode, path)
         return self._stat(inode)
 
+    def map(self, path: str) -> Buffer:
+        """See `Disk.map`: as it is now, whatever happens to the file."""
+        return self.read(path)[1]
+
+    def bring(self, source: str, target: str) -> None:
+        """See `Disk.bring`: `source` is a file of the real disk. As a write, four steps."""
+        with open(source, "rb") as file:
+            self.write(target, file.read(), 0)
+        os.unlink(source)
+
+    def overwrite(self, path: str, data: bytes, offset: int, *, sync: bool = True) -> None:
+        """See `Disk.overwrite`. One step, and one for the sync."""
+        self._check_power()
+        inode = self._find(path)
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        half = len(data) // 2
+        file.unsynced.append((offset, data[:half]))  # what a failed write leaves
+        file.data = _over(file.data, data[:half], offset)
+        self._step(path)
+        file.unsynced[-1] = (offset, data)
+        file.data = _over(file.data, data, offset)
+        if sync:
+            self._sync_file(inode, path)
+
+    def truncate(self, path: str, size_bytes: int) -> None:
+        """See `Disk.truncate`. One step: it is done, or not at all."""
+        self._check_power()
+        inode = self._find(path)
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        self._step(path)
+        file.data = file.data[:size_bytes]
+        file.synced = (file.data, file.mtime_ns)
+        file.unsynced.clear()
+
     def touch(self, path: str, mtime_ns: int) -> FileStat:
         """See `Disk.touch`. Two steps."""
         self._check_power()
@@ -220,20 +269,19 @@ class CrashDisk(Disk):
         names = self._folder(self._find(path)).names
         return [(name, self._stat(inode).kind) for name, inode in names.items()]
 
-    @contextmanager
-    def lock(self, path: str) -> Iterator[None]:
-        """See `Disk.lock`. One step if the lock file has to be made."""
+    def hold(self, path: str, *, shared: bool = False) -> _Hold:
+        """See `Disk.hold`. One step if the lock file has to be made."""
         self._check_power()
         folder, name = self._parent(path)
         if name not in self._folder(folder).names:
             self._step(path)
             self._change(folder, name, self._add(_File()))
-        assert path not in self._locked, "one thread: a lock here is never contended"
-        self._locked.add(path)
-        try:
-            yield
-        finally:
-            self._locked.discard(path)
+        holds = self._locked.setdefault(path, [])
+        if holds and not (shared and all(hold.shared for hold in holds)):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        held = _Hold(holds, shared=shared)
+        holds.append(held)
+        return held
 
     def _check_power(self) -> None:
         if self._dead:
@@ -301,6 +349,7 @@ class CrashDisk(Disk):
         file = self._nodes[inode]
         assert isinstance(file, _File)
         file.synced = (file.data, file.mtime_ns)
+        file.unsynced.clear()
         if self._model == "ext4":
             self._commit(inode)
 
@@ -344,6 +393,8 @@ def _kept(pending: list[_Change], model: Model, entropy: Entropy) -> list[_Chang
 def _survivor(file: _File, entropy: Entropy) -> tuple[bytes, int]:
     """A file's bytes and time after the cut."""
     before = file.synced or (b"", 0)
+    if file.synced is not None and file.unsynced:
+        return _patched(before[0], file.unsynced, entropy), before[1]
     if file.synced is not None and file.data == before[0]:
         return file.data, file.mtime_ns if entropy.uniform() < 0.5 else before[1]
     fate = int(entropy.uniform() * 4)
@@ -355,3 +406,21 @@ def _survivor(file: _File, entropy: Entropy) -> tuple[bytes, int]:
     if fate == 2:
         return file.data[:cut], file.mtime_ns
     return file.data[:cut] + bytes(len(file.data) - cut), file.mtime_ns
+
+
+def _patched(data: bytes, writes: list[tuple[int, bytes]], entropy: Entropy) -> bytes:
+    """A file with some of the bytes put into it since it was synced: each lost, kept or torn."""
+    for offset, put in writes:
+        fate = int(entropy.uniform() * 4)
+        cut = int(entropy.uniform() * (len(put) + 1))
+        if fate == 1:
+            data = _over(data, put, offset)
+        elif fate == 2:
+            data = _over(data, put[:cut], offset)
+        elif fate == 3:
+            data = _over(data, put[:cut] + bytes(len(put) - cut), offset)
+    return data
+
+
+def _over(data: bytes, put: bytes, offset: int) -> bytes:
+    return data[:offset].ljust(offset, b"\0") + put + data[offset + len(put) :]

@@ -129,6 +129,7 @@ def test_demo(run, tmp_path):
 
 def test_demo_without_java(run, tmp_path, monkeypatch):
     """It says what is missing, and runs the same jobs in this process."""
+    monkeypatch.setattr("cordwood.spark.engine.active", lambda: None)
     monkeypatch.setattr("cordwood.spark.engine.missing", lambda: "Spark needs a Java runtime")
     found = run("demo", "--json", "--directory", tmp_path / "demo")
     assert ("local", "Spark needs a Java runtime") == (found["engine"], found["missing"])

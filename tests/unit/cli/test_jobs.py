@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cordwood import sync
+from cordwood.pipeline import engine
 from cordwood.pipeline.local import LocalEngine
 
 
@@ -31,8 +32,19 @@ def test_compact_from_create_to_nothing_new(run, url, table):
     """What is new, what was done, and the proof."""
     run("log", "append", url, "--create", stdin="a\nb\nc\n")
     assert "no table named" in run("log", "compact", url, "--into", table, code=1)
-    dry = run("log", "compact", url, "--into", table, "--create", "--dry-run", code=1)
-    assert "no table named" in dry
+    assert "no table named" in run("log", "compact", url, "--into", table, "--dry-run", code=1)
+    dry = run("log", "compact", url, "--into", table, "--create", "--dry-run")
+    assert "orders: 3 records, offsets [1, 4)" in dry
+    assert f"would go into {table}; nothing was changed" in dry
+    words = ("log", "compact", url, "--into", table, "--create", "--dry-run", "--json")
+    for more in ((), ("--format", "delta"), ("--mode", "upsert")):
+        found = run(*words, *more)
+        assert (table, 3, False) == (
+            found["table"],
+            found["ranges"][0]["limit"] - 1,
+            found["committed"],
+        )
+    assert "no table named" in run("table", "show", table, code=1)
     shown = run("log", "compact", url, "--into", table, "--create")
     assert "orders: 3 records, offsets [1, 4)" in shown
     assert "3 rows in 1 files" in shown
@@ -44,6 +56,25 @@ def test_compact_from_create_to_nothing_new(run, url, table):
     found = run("log", "compact", url, "--into", table, "--json")
     assert (1, True, False) == (found["records"], found["committed"], found["dry_run"])
     assert 64 == len(found["setsum"])
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_compact_into_memory(run, url, table_format):
+    """Nothing of it would outlive the command: it is refused, and the cursor stays."""
+    run("log", "append", url, "--create", stdin="a\nb\n")
+    into = ("--into", "memory:x/t", "--create", "--format", table_format)
+    shown = run("log", "compact", url, *into, code=1)
+    assert "in memory" in shown
+    assert {} == run("log", "show", url, "--json")["cursors"]
+
+
+def test_keyless_of_a_table_that_exists(run, url, table):
+    """What it does with records without a key is not changed by asking, and not ignored."""
+    run("log", "append", url, "--create", stdin="a\n")
+    made = ("log", "compact", url, "--into", table, "--create", "--mode", "upsert", "--keyless")
+    run(*made, "skip")
+    assert "in mode upsert, keyless skip" in run(*made, "keep", code=1)
+    run(*made, "skip")
 
 
 def test_compact_by_key(run, url, table):
@@ -111,7 +142,73 @@ def test_scrub_by_an_engine(run, url, monkeypatch):
     monkeypatch.setattr(LocalEngine, "work", counted)
     assert here == run("log", "scrub", url, "--deep", "--json")
     assert 1 == len(units)
-    assert "deep scrub of a whole log" in run("log", "scrub", url, "--engine", "spark", code=1)
+    assert "only a deep scrub" in run("log", "scrub", url, "--engine", "spark", code=1)
+    assert "only a deep scrub" in run("log", "scrub", url, "--resume", "x", code=1)
+    assert here == run("log", "scrub", url, "--deep", "--resume", "kept", "--json")
+    sampled = run("log", "scrub", url, "--deep", "--sample", "1", "--json")
+    assert (True, 3) == (sampled["ok"], sampled["records"])
+
+
+def test_many_logs(run, fleet, tmp_path):
+    """Rolled up, scrubbed, collected: by a name or a pattern, first dry, then done."""
+    due = ("pipeline", "rollup", fleet, "--min-records", "1")
+    assert "3 of 3 dirty logs are due" in run(*due, "--dry-run")
+    assert ["size"] == run(*due, "--json")["selected"][0]["reasons"]
+    dry = run("pipeline", "scrub", fleet, "logs/*", "--dry-run")
+    assert "logs/1: whole, 10 records in 1 fragments to read" in dry
+    assert "logs/1: whole, 10 records in 1 fragments checked" in run(
+        "pipeline", "scrub", fleet, "logs/*"
+    )
+    found = run("pipeline", "scrub", fleet, "logs/0", "logs/2", "--sample", "1", "--json")
+    assert [("logs/0", True), ("logs/2", True)] == [
+        (one["log"], one["ok"]) for one in found["scrubbed"]
+    ]
+    run("log", "cursor", "set", f"{fleet}/logs/0", "jobs", "11")
+    collect = ("pipeline", "collect", fleet)
+    assert "10 records" in run(*collect, "logs/0", "--dry-run")
+    assert [10] == [one["records"] for one in run(*collect, "logs/0", "--json")["collected"]]
+    assert "0 records (0 B) taken out, 0 objects deleted; more in" in run(*collect, "logs/0")
+    shown = run(*collect, "logs/*", code=1)
+    assert "logs/1: log 'logs/1' has no cursor" in shown
+    (fragment,) = (tmp_path / "fleet" / "logs" / "1" / "log").rglob("*.parquet")
+    fragment.write_bytes(b"spoiled")
+    shown = run("pipeline", "scrub", fleet, "logs/1", code=1)
+    assert "logs/1: DAMAGED" in shown
+    assert "fragment logs/1/log/" in shown
+    assert "no log that matches nothing*" in run(*collect, "nothing*", code=1)
+
+
+def test_a_mistyped_store(run, tmp_path):
+    """Is an error, and makes nothing."""
+    nowhere = tmp_path / "typo"
+    for words in (("run",), ("run", "--dry-run"), ("rollup",), ("rollup", "--dry-run")):
+        shown = run("pipeline", words[0], nowhere, *words[1:], code=1)
+        assert "there is no fleet in" in shown
+    assert not nowhere.exists()
+
+
+def test_a_stray_file_among_the_reports(run, fleet, tmp_path):
+    """Is told once, on standard error, and holds up nothing."""
+    (tmp_path / "fleet" / "pipeline" / "runs").mkdir(parents=True)
+    (tmp_path / "fleet" / "pipeline" / "runs" / "README").write_text("hi", encoding="utf-8")
+    done = run("pipeline", "run", fleet, "--min-records", "1", "--engine", "local")
+    assert "cordwood: pipeline/runs/README lies among the reports of runs and is none" in done
+    assert 1 == done.count("README")
+    assert 1 == len(run("pipeline", "status", fleet, "--json")["runs"])
+
+
+def test_auto_says_why_it_stays_here(run, url, table, monkeypatch):
+    """In one line."""
+    run("log", "append", url, "--create", stdin="a\nb\n")
+
+    async def fastest(stores):
+        return LocalEngine(), "Spark needs a Java runtime"
+
+    monkeypatch.setattr(engine, "LOCAL_BYTES_MAX", 1)
+    monkeypatch.setattr(engine, "fastest", fastest)
+    shown = run("log", "compact", url, "--into", table, "--create")
+    assert "cordwood: 0.0 GB are worked on in this process: Spark needs a Java runtime\n" in shown
+    assert "2 rows in 1 files" in shown
 
 
 def test_the_pipeline_once(run, fleet):
@@ -143,7 +240,7 @@ def test_a_pipeline_with_errors(run, fleet, tmp_path):
     words = ("pipeline", "run", fleet, "--min-records", "1", "--engine", "local")
     shown = run(*words, code=1)
     assert "20 records compacted into 2 tables" in shown
-    assert "tables/logs/1: compact of 1 fragments" in shown
+    assert "logs/1: compact of 1 fragments" in shown
 
 
 def test_bad_input_is_one_line(run, fleet, url, table, tmp_path):

@@ -14,6 +14,8 @@ from cordwood import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    StoreError,
+    UncertainError,
     UnsupportedError,
 )
 from cordwood.base.clock import SYSTEM_ENTROPY
@@ -21,6 +23,7 @@ from cordwood.log import holds
 from cordwood.log.format import Fragment, NodePointer, Position, encode
 from cordwood.log.garbage import Garbage, GarbageExtension, Phase
 from cordwood.log.holds import age_us, live_holds
+from cordwood.log.pins import keep_pin
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.handclock import HandClock
 
@@ -289,3 +292,56 @@ async def test_a_cover_is_the_fewest_pointers(log):
     inner = await holds.cover(log.objects, roots, 2, 80)
     assert isinstance(inner[0], Fragment)
     assert any(isinstance(p, NodePointer) for p in inner)
+
+
+# Kept by a task.
+
+
+@pytest.mark.parametrize("error", [StoreError("503", transient=True), UncertainError("lost")])
+async def test_a_kept_pin_is_renewed_through_errors(log, store, monkeypatch, error):
+    """A store that fails is asked again; the task ends when the pin has."""
+    monkeypatch.setattr("cordwood.log.pins.RENEWALS", 10_000)
+    pin = await log.pin("job", 1, 5, ttl_s=1)
+    put, answers = store.put, []
+    renewed = asyncio.Event()
+
+    async def failing(key, data, mode="overwrite"):
+        answers.append(key)
+        if len(answers) <= 3:
+            raise error
+        etag = await put(key, data, mode)
+        renewed.set()
+        return etag
+
+    store.put = failing
+    keeping = asyncio.ensure_future(keep_pin(pin))
+    await asyncio.wait_for(renewed.wait(), 60)
+    store.put = put
+    assert len(answers) > 3
+    with pytest.raises(CollectedError):
+        while True:
+            # Between look and put the task may renew it: then this was no release.
+            await (await log.pinned("job")).release()
+    await asyncio.wait_for(keeping, 60)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_renewal_whose_answer_was_lost(log, store, arrives):
+    """The next one finds out what became of it; the pin is still ours."""
+    pin = await log.pin("job", 1, 5, ttl_s=60)
+    put = store.put
+
+    async def losing(key, data, mode="overwrite"):
+        if arrives:
+            await put(key, data, mode)
+        raise UncertainError("nobody knows")
+
+    store.put = losing
+    with pytest.raises(UncertainError):
+        await pin.renew(90)
+    store.put = put
+    await pin.renew()
+    assert (90 if arrives else 60) == pin.ttl_s
+    await pin.release()
+    with pytest.raises(CollectedError):
+        await log.pinned("job")

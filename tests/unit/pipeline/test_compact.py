@@ -21,6 +21,7 @@ from cordwood import (
     scrub_log,
 )
 from cordwood.log.bulk import Token
+from cordwood.log.pins import NAMES_MIN
 from cordwood.pipeline import compact as module
 from cordwood.pipeline import ranges
 from cordwood.pipeline.compact import Compact, CompactSettings
@@ -273,7 +274,9 @@ async def test_a_damaged_fragment_fails_the_compaction(append, make, memory, row
     data = bytearray((await memory.get(f"a/{fragment.path}")).data)
     data[100] ^= 1
     await memory.put(f"a/{fragment.path}", bytes(data))
-    with pytest.raises(CorruptionError, match=rf"compact of .*: fragment {fragment.path}"):
+    with pytest.raises(
+        CorruptionError, match=rf"compact of .* of 'a' .*: fragment a/{fragment.path}"
+    ):
         await compact(log, table, engine="local")
     assert 20 == len(await rows(table))
     assert 21 == (await log.cursors.load("compaction")).offset
@@ -344,15 +347,16 @@ def _nothing(result):
     zero = "0" * 64
     facts = {"kept": 0, "kept_sum": zero, "left_sum": zero, "tombstones": 0, "replaced": 0}
     assert isinstance(result, Rewritten)
-    return Rewritten(file=None, records=0, read=zero, **facts)
+    return Rewritten(files=(), records=0, read=zero, full=zero, **facts)
 
 
-async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows):
+@pytest.mark.parametrize("step", ["_find", "work"])
+async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, rows, step):
     """Collection goes past it, by another cursor's leave, and takes nothing away."""
     # EVIDENCE-OF: G-74
     table = await make()
     log = await append("a", [(None, b"x" * 100)] * 20, batch_bytes=100)
-    work = Compact.work
+    work = getattr(Compact, step)
     seen = []
 
     async def collected_meanwhile(self, unit):
@@ -363,11 +367,21 @@ async def test_the_range_is_pinned_meanwhile(append, make, monkeypatch, clock, r
         seen.append((await log.collect(wait_s=0)).held)
         return await work(self, unit)
 
-    monkeypatch.setattr(Compact, "work", collected_meanwhile)
+    monkeypatch.setattr(Compact, step, collected_meanwhile)
     assert (await compact(log, table, engine="local")).committed
     assert [True] == ["pin" in held[0] for held in seen]
     assert 20 == len(await rows(table))
     assert () == (await log.state()).pins
+
+
+async def test_pins_do_not_pile_up(append, make, store):
+    """An ended pin leaves its object behind: names are used again."""
+    table = await make()
+    log = cordwood.Log(store, "a")
+    for _ in range(60):
+        await append("a", [(None, b"x")])
+        assert (await compact(log, table, engine="local")).committed
+    assert len([meta.key async for meta in store.list("a/pin/")]) <= NAMES_MIN
 
 
 async def test_pins_are_renewed(append, make, monkeypatch):

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from cordwood import InternalError, InvalidInputError, NotFoundError, StateError
+import cordwood
+from cordwood import CordwoodWarning, InternalError, InvalidInputError, NotFoundError, StateError
 from cordwood.pipeline import engine as module
 from cordwood.pipeline.engine import LOCAL_BYTES_MAX, choose, engine, run
 from cordwood.pipeline.job import Job, Unit, rebuild
@@ -98,31 +99,86 @@ async def test_a_unit_that_fails():
     assert before == job.active
 
 
-class Nowhere:
-    """An engine that cannot run here."""
+class Elsewhere:
+    """An engine that may not run here."""
 
     name = "spark"
-    missing = "there is no Java"
+    missing = ""
+    refusal = ""
+    failure = ""
+
+    def refuses(self, stores):
+        """As it is told."""
+        return self.refusal if list(stores) else ""
+
+    async def start(self):
+        """As it is told."""
+        if self.failure:
+            raise StateError(self.failure)
 
 
-def test_engines_are_found_by_name(monkeypatch):
-    """`auto` takes what suits and can run; a name is taken at its word."""
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Such an engine in the place of Spark; `elsewhere("missing", "no Java")` makes it fail."""
+    monkeypatch.setitem(module.OURS, "spark", f"{__name__}:Elsewhere")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    monkeypatch.setattr(module, "entry_points", lambda group: ())
+    return lambda what, why: monkeypatch.setattr(Elsewhere, what, why)
+
+
+async def test_engines_are_found_by_name(elsewhere):
+    """`auto` takes what suits; a name is taken at its word."""
     assert isinstance(engine("local"), LocalEngine)
     assert isinstance(engine(), LocalEngine)
     with pytest.raises(InvalidInputError, match="no engine 'hadoop'"):
         engine("hadoop")
     with pytest.raises(InvalidInputError):
         engine("auto")
-    assert "local" == choose("auto", LOCAL_BYTES_MAX - 1).name
-    assert "local" == choose("local", 10**15).name
-    monkeypatch.setitem(module.OURS, "spark", f"{__name__}:Nowhere")
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    monkeypatch.setattr(module, "entry_points", lambda group: ())
-    assert "local" == choose("auto", LOCAL_BYTES_MAX).name
+    assert "local" == (await choose("auto", LOCAL_BYTES_MAX - 1)).name
+    assert "local" == (await choose("local", 10**15)).name
+    assert "spark" == (await choose("auto", LOCAL_BYTES_MAX)).name
+    elsewhere("missing", "there is no Java")
     with pytest.raises(StateError, match="there is no Java"):
-        choose("spark", 0)
-    monkeypatch.setattr(Nowhere, "missing", "")
-    assert "spark" == choose("auto", LOCAL_BYTES_MAX).name
+        await choose("spark", 0)
+
+
+@pytest.mark.parametrize("what", ["missing", "refusal", "failure"])
+async def test_auto_stays_here_where_spark_cannot_run(elsewhere, what):
+    """It is not installed, cannot reach the store, or does not start: a warning says so."""
+    elsewhere(what, "Spark cannot do it")
+    store = cordwood.Store("memory:")
+    with pytest.warns(CordwoodWarning, match="1.0 GB are worked on in this process: Spark cannot"):
+        assert "local" == (await choose("auto", LOCAL_BYTES_MAX, [store])).name
+    assert "local" == (await choose("auto", LOCAL_BYTES_MAX - 1, [store])).name
+
+
+async def test_auto_looks_at_the_stores_of_a_job(elsewhere, monkeypatch):
+    """One in memory is worked on here, however much it holds."""
+    elsewhere("refusal", "no task can reach it")
+    monkeypatch.setattr(module, "LOCAL_BYTES_MAX", 1)
+    job = Doubling(Doubled(10), [cordwood.Store("memory:")])
+    with pytest.warns(CordwoodWarning, match="no task can reach it"):
+        assert 90 == await run(job, "auto")
+
+
+async def test_units_in_groups():
+    """A job that keeps how far it is hears of each group; progress goes on through all of them."""
+    noted, told = [], []
+
+    class Noting(Doubling):
+        at_once = 4
+
+        async def note(self, units, results):
+            noted.append(
+                [(unit.value, result.value) for unit, result in zip(units, results, strict=True)]
+            )
+
+    assert 90 == await run(Noting(Doubled(-1)), "local", lambda *done: told.append(done))
+    assert [4, 4, 2] == [len(group) for group in noted]
+    assert [(n, 2 * n) for n in range(10)] == [pair for group in noted for pair in group]
+    assert sorted(told) == told
+    assert (100, 100) == told[-1]
+    assert {100} == {total for _, total in told}
 
 
 def test_an_entry_point_adds_an_engine(monkeypatch):
@@ -138,9 +194,9 @@ def test_an_entry_point_adds_an_engine(monkeypatch):
 
 def test_a_job_is_rebuilt_by_name():
     """With the settings it had; anything else is refused."""
-    settings = {"store": "memory:x", "log": "orders"}
+    settings = {"store": "memory:x", "logs": ["orders"]}
     job = rebuild("scrub", msgspec.json.encode(settings))
-    assert ("scrub", "orders") == (job.name, job.settings.log)
+    assert ("scrub", ("orders",)) == (job.name, job.settings.logs)
     with pytest.raises(InvalidInputError, match="no job 'mystery'"):
         rebuild("mystery", b"{}")
     for wrong in (b"{}", b"x", b'{"store": 1}'):

@@ -66,7 +66,7 @@ async def offsets(table):
 
 
 async def test_create(store, table):
-    """Once; another mode, or a log of the name, is in the way."""
+    """Once; one that would do something else with records is in the way."""
     assert ("upsert", "keep", 60) == (
         (await table.state()).mode,
         (await table.state()).keyless,
@@ -74,12 +74,13 @@ async def test_create(store, table):
     )
     with pytest.raises(AlreadyExistsError, match="exists already, in mode upsert"):
         await table.create(mode="upsert")
-    await table.create(mode="upsert", exist_ok=True)
-    with pytest.raises(AlreadyExistsError):
-        await table.create(mode="append", exist_ok=True)
-    await cordwood.Log(store, "orders").create()
-    with pytest.raises(AlreadyExistsError, match="the name of a log"):
-        await Table(store, "orders").create()
+    await table.create(mode="upsert", keyless="keep", exist_ok=True)
+    for wrong in ({"mode": "append"}, {"mode": "upsert"}, {"mode": "upsert", "keyless": "skip"}):
+        with pytest.raises(AlreadyExistsError, match="in mode upsert, keyless keep"):
+            await table.create(**wrong, exist_ok=True)
+    every = Table(store, "every")
+    await every.create(keyless="skip")
+    await every.create(exist_ok=True)
 
 
 async def test_bad_input(store, table):

@@ -11,6 +11,7 @@ import pytest
 
 from cordwood import AlreadyExistsError, CollectedError, Log, Store, sync
 from cordwood.base.clock import SeededEntropy
+from cordwood.log.pins import NAMES_MIN
 from cordwood.spark import pins
 from cordwood.spark.options import Frozen, parse
 from cordwood.spark.pins import KeptPin, Renewal, make_pin
@@ -35,7 +36,7 @@ async def test_names_of_ended_pins_are_used_again(log):
         pin = await make_pin(log, 1, 11, 60, entropy=entropy)
         await pin.release()
     left = [meta.key async for meta in log.store.list("log/pin/")]
-    assert len(left) <= pins.NAMES_MIN
+    assert len(left) <= NAMES_MIN
 
 
 async def test_reads_at_the_same_time_have_pins_of_their_own(log):
@@ -48,8 +49,8 @@ async def test_reads_at_the_same_time_have_pins_of_their_own(log):
 
 async def test_it_gives_up_where_every_name_is_taken(log, monkeypatch):
     """With an error that says so, instead of trying for ever."""
-    monkeypatch.setattr(pins, "NAMES_GROWTH", 1)
-    monkeypatch.setattr(pins, "NAMES_MIN", 1)
+    monkeypatch.setattr("cordwood.log.pins.NAMES_GROWTH", 1)
+    monkeypatch.setattr("cordwood.log.pins.NAMES_MIN", 1)
     await make_pin(log, 1, 11, 60)
     with pytest.raises(AlreadyExistsError, match="more pins"):
         await make_pin(log, 1, 11, 60)
@@ -91,7 +92,7 @@ async def test_a_task_of_an_ended_pin_goes_on(log):
 
 def test_the_driver_renews_until_it_releases(tmp_path, monkeypatch):
     """On the background loop, again and again; afterwards the pin has ended."""
-    monkeypatch.setattr(pins, "RENEWALS", 10_000)
+    monkeypatch.setattr("cordwood.log.pins.RENEWALS", 10_000)
     log = Log(Store(str(tmp_path)), "log")
     blocking = sync.Log(log.store, "log")
     with blocking.writer(create=True) as writer:

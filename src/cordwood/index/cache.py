@@ -1,0 +1,83 @@
+"""Segments of a store, kept in a folder of this machine.
+
+A segment never changes, so a file that is there is right, if it is whole: that is checked where it
+is opened (sections.py), and one that is not is fetched again. What was not used for longest goes
+when the folder grows beyond its limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cordwood.base.errors import CorruptionError
+from cordwood.index.sections import Sections
+
+LIMIT_BYTES = 10 << 30
+
+
+class SegmentCache:
+    """The segments of one index."""
+
+    def __init__(self, folder: str | None, name: str, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Under `folder`, or the system's folder for what may be lost; no I/O."""
+        base = Path(folder or tempfile.gettempdir()) / "cordwood-cache"
+        self._folder = base / hashlib.sha256(name.encode()).hexdigest()[:32]
+        self._limit_bytes = limit_bytes
+
+    def open(self, number: int, fetch: Callable[[], bytes]) -> Any:
+        """A segment's bytes, mapped; fetched first if they are not here."""
+        path = self._folder / f"{number}.idx"
+        with suppress(OSError, CorruptionError, ValueError):
+            return self._mapped(path)
+        data = fetch()
+        self._keep(path, data)
+        with suppress(OSError, CorruptionError, ValueError):
+            return self._mapped(path)
+        return data  # No folder to be had: then from memory.
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Segments that are gone."""
+        for number in numbers:
+            with suppress(OSError):
+                (self._folder / f"{number}.idx").unlink()
+
+    def _mapped(self, path: Path) -> memoryview:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            view = memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+        finally:
+            os.close(descriptor)
+        if wrong := Sections(view, path.name).check():
+            raise CorruptionError(wrong[0])
+        with suppress(OSError):
+            os.utime(path)
+        return view
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_room(len(data))
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, path)
+
+    def _make_room(self, size_bytes: int) -> None:
+        found = []
+        for entry in os.scandir(self._folder):
+            with suppress(OSError):
+                stat = entry.stat()
+                found.append((stat.st_mtime, stat.st_size, entry.path))
+        total = size_bytes + sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self._limit_bytes:
+                return
+            with suppress(OSError):
+                os.unlink(path)
+                total -= size

@@ -1,0 +1,66 @@
+"""Waiting for a lock file, with patience and an end to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cordwood.base.clock import Entropy
+from cordwood.base.errors import Code, StoreError
+from cordwood.store.disk import Disk, Held
+from cordwood.store.patience import Patience
+
+LOCK_WAIT_S = 60.0
+"""No process holds one of these locks for long, unless it is stopped."""
+
+
+class Locks:
+    """The lock files of an index."""
+
+    def __init__(self, disk: Disk, entropy: Entropy, *, wait_s: float = LOCK_WAIT_S) -> None:
+        """No lock is held."""
+        self._disk = disk
+        self._entropy = entropy
+        self._wait_s = wait_s
+
+    @contextmanager
+    def exclusive(self, path: str) -> Iterator[None]:
+        """Hold a lock alone."""
+        held = self._wait(path, shared=False)
+        try:
+            yield
+        finally:
+            held.release()
+
+    @contextmanager
+    def shared(self, path: str) -> Iterator[None]:
+        """Hold a lock together with others that share it."""
+        held = self._wait(path, shared=True)
+        try:
+            yield
+        finally:
+            held.release()
+
+    def try_hold(self, path: str) -> Held | None:
+        """Hold a lock alone; None if somebody has it."""
+        try:
+            return self._disk.hold(path)
+        except BlockingIOError:
+            return None
+
+    def _wait(self, path: str, *, shared: bool) -> Held:
+        patience = Patience(self._wait_s, self._entropy)
+        while True:
+            try:
+                return self._disk.hold(path, shared=shared)
+            except BlockingIOError:
+                if patience.pause():
+                    continue
+            raise StoreError(
+                f"{path} has been held by another process for {patience.waited_s:.0f} s",
+                code=Code.STORE_UNREACHABLE,
+                transient=True,
+                operation="lock",
+                key=path,
+                hint="a process that uses the index may have been stopped: continue or end it",
+            )

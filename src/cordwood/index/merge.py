@@ -1,0 +1,291 @@
+"""Several segments become one, without the documents deleted meanwhile, in bounded memory.
+
+1. Ids are merged a range of ids at a time. That gives each document its new number, which goes into
+   the idmap: the table that maps documents of the old segments to the new one, kept on disk.
+2. Lengths follow that table into a file, and from there into the segment.
+3. Terms are merged a range of terms at a time: lists are decoded, renumbered through the idmap, put
+   into order by a counting sort, and encoded.
+
+What is held in memory at once is one range: some ten thousand terms, or some megabytes of lists,
+whichever is less; a single term's list is held as a whole. The rest is mapped from files.
+
+An idmap is ``u64 segments``, then for each ``u64 its id, u64 where its block begins``, then the
+blocks: for every document of the old segment, from number 0 on, its new number as u32, or 0 if it
+was deleted; at the end the XXH3 of it all as u64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from scipy import sparse
+
+from cordwood.base.errors import CorruptionError
+from cordwood.index import postings
+from cordwood.index.sections import Sink
+from cordwood.index.segment import Segment, View
+from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch
+
+IDS_AT_ONCE = 65_536
+"""About so many ids of each segment are merged at a time."""
+
+TERMS_AT_ONCE = 16_384
+LIST_BYTES_AT_ONCE = 4 << 20
+"""A range of terms ends when the largest segment has so many, or so many bytes of lists."""
+
+Map = npt.NDArray[np.uint32]
+
+
+def merge(views: Sequence[View], sink: Sink, idmap: Path, spool: Path) -> Facts:
+    """Write one segment from several, and the idmap; `spool` is an empty folder beside them."""
+    first = views[0].segment
+    frequencies = first.frequencies
+    maps = _new_maps(views, idmap)
+    writer = SegmentWriter(sink, tokenizer=first.tokenizer, frequencies=frequencies, spool=spool)
+    writer.ids(_merged_ids(views, maps))
+    if frequencies:
+        writer.lengths(_lengths(views, maps, spool))
+    writer.terms(_merged_terms([view.segment for view in views], maps, frequencies=frequencies))
+    for part in maps:
+        part.flush()
+    _seal(idmap)
+    return writer.finish()
+
+
+def _seal(path: Path) -> None:
+    """End the idmap with its checksum."""
+    digest = xxhash.xxh3_64()
+    with path.open("r+b") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+        file.write(digest.intdigest().to_bytes(8, "little"))
+
+
+def _new_maps(views: Sequence[View], path: Path) -> list[np.memmap[Any, Any]]:
+    """The idmap's file with its head, and its blocks, all zero so far."""
+    head = 8 + 16 * len(views)
+    sizes = [4 * (view.segment.documents + 1) for view in views]
+    places = list(itertools.accumulate(sizes, initial=head))
+    pairs = ((view.segment.number, place) for view, place in zip(views, places, strict=False))
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(views)) + b"".join(struct.pack("<QQ", *p) for p in pairs))
+        file.truncate(places[-1])
+    return [
+        np.memmap(path, "<u4", "r+", place, (size // 4,))
+        for place, size in zip(places, sizes, strict=False)
+    ]
+
+
+class IdMap:
+    """An idmap that was read."""
+
+    def __init__(self, data: Any, name: str) -> None:
+        """Over all its bytes.
+
+        Raises:
+            CorruptionError: it is not whole.
+        """
+        raw = memoryview(data).cast("B")
+        raw, digest = raw[:-8], bytes(raw[-8:])
+        if xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little") != digest:
+            raise CorruptionError(
+                f"{name} is damaged: it does not match its checksum",
+                where=name,
+                hint="bring it back from a copy",
+            )
+        try:
+            (count,) = struct.unpack_from("<Q", raw)
+            pairs = [struct.unpack_from("<QQ", raw, 8 + 16 * number) for number in range(count)]
+            limits = [place for _, place in pairs[1:]] + [len(raw)]
+            self._blocks = {
+                number: np.frombuffer(raw[place:limit], "<u4")
+                for (number, place), limit in zip(pairs, limits, strict=True)
+            }
+        except (struct.error, ValueError, OverflowError) as error:
+            raise CorruptionError(f"idmap {name} is not whole: {error}", where=name) from error
+
+    def __contains__(self, segment: int) -> bool:
+        return segment in self._blocks
+
+    def moved(self, segment: int, docs: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+        """The new numbers of documents that were not deleted before the merge."""
+        found: npt.NDArray[np.uint32] = self._blocks[segment][docs]
+        return found[found > 0]
+
+
+def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]:
+    """All ids in order, and the documents renumbered on the way."""
+    tables = [view.segment.ids.table() for view in views]
+    number = 1
+    for slices in _id_ranges(tables):
+        parts, sources, docs = [], [], []
+        for place, (view, (start, limit)) in enumerate(zip(views, slices, strict=True)):
+            ordinals, mine = _live(view, start, limit)
+            parts.append(tables[place].take(pa.array(ordinals)).cast(pa.large_binary()))
+            sources.append(np.full(len(mine), place, np.int32))
+            docs.append(mine)
+        ids = pa.concat_arrays(parts)
+        # Equal ids keep the order of their segments, and within one that of their documents.
+        order = np.asarray(pc.sort_indices(ids))
+        of, old = np.concatenate(sources)[order], np.concatenate(docs)[order]
+        new = np.arange(number, number + len(order), dtype=np.uint32)
+        for place, into in enumerate(maps):
+            mine = of == place
+            into[old[mine]] = new[mine]
+        number += len(order)
+        yield _counted(ids.take(pa.array(order)))
+
+
+def _id_ranges(tables: Sequence[pa.Array]) -> Iterator[list[tuple[int, int]]]:
+    """Slices of all tables that hold the same range of ids, from the first id to the last."""
+    largest = max(tables, key=len)
+    starts = [0] * len(tables)
+    for cut in range(IDS_AT_ONCE, len(largest), IDS_AT_ONCE):
+        limits = [_first_from(table, largest[cut].as_py()) for table in tables]
+        yield list(zip(starts, limits, strict=True))
+        starts = limits
+    yield [(start, len(table)) for start, table in zip(starts, tables, strict=True)]
+
+
+def _first_from(table: pa.Array, key: bytes) -> int:
+    low, high = 0, len(table)
+    while low < high:
+        middle = (low + high) // 2
+        if table[middle].as_py() < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _live(view: View, start: int, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Of ids by ordinal, the documents that were not deleted, and whose they are."""
+    ids = view.segment.ids
+    if start == limit:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    docs = np.arange(ids.documents(start)[0], ids.documents(limit - 1)[1])
+    if view.is_gone is not None:
+        docs = docs[~view.is_gone[docs]]
+    return ids.ordinals(docs), docs
+
+
+def _counted(ids: pa.LargeBinaryArray) -> IdBatch:
+    is_new = np.ones(len(ids), np.bool_)
+    if len(ids) > 1:
+        is_new[1:] = np.asarray(pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)))
+    firsts = np.flatnonzero(is_new)
+    return IdBatch(ids.take(pa.array(firsts)), np.diff(np.append(firsts, len(ids))))
+
+
+def _lengths(views: Sequence[View], maps: Sequence[Map], spool: Path) -> npt.NDArray[np.uint32]:
+    """The lengths of the new documents, in a mapped file."""
+    total = sum(view.documents for view in views)
+    if not total:
+        return np.empty(0, np.uint32)
+    lengths = np.memmap(spool / "lengths", np.uint32, "w+", shape=(total,))
+    for view, moved in zip(views, maps, strict=True):
+        kept = np.flatnonzero(moved)
+        lengths[moved[kept] - 1] = view.segment.lengths[kept]
+    return lengths
+
+
+def _merged_terms(
+    segments: Sequence[Segment], maps: Sequence[Map], *, frequencies: bool
+) -> Iterator[TermBatch]:
+    """All terms that still have documents, in order."""
+    documents = max((int(part.max(initial=0)) for part in maps), default=0)
+    for low, high in _term_ranges(segments):
+        gathered = [_gather(segment, low, high, frequencies) for segment in segments]
+        terms = pa.concat_arrays([part.terms for part in gathered]).dictionary_encode()
+        if not len(terms):
+            continue
+        order = np.asarray(pc.sort_indices(terms.dictionary))
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        numbers = rank[np.asarray(terms.indices)]
+        rows, columns, data = [], [], []
+        at = 0
+        for part, moved in zip(gathered, maps, strict=True):
+            of = np.repeat(numbers[at : at + len(part.terms)], part.counts)
+            at += len(part.terms)
+            new = moved[part.docs]
+            kept = np.flatnonzero(new)
+            rows.append(of[kept])
+            columns.append(new[kept].astype(np.int64) - 1)
+            data.append(part.tfs[kept])
+        lists = _ordered(rows, columns, data, (len(order), documents), frequencies=frequencies)
+        counts = np.diff(lists.starts)
+        kept = np.flatnonzero(counts)
+        starts = np.append(lists.starts[kept], lists.starts[-1])
+        yield TermBatch(
+            terms.dictionary.take(pa.array(order[kept])),
+            postings.Lists(starts, lists.docs, lists.tfs),
+        )
+
+
+def _ordered(
+    rows: list[Any],
+    columns: list[Any],
+    data: list[Any],
+    shape: tuple[int, int],
+    *,
+    frequencies: bool,
+) -> postings.Lists:
+    """Postings by term and document."""
+    places = (np.concatenate(rows), np.concatenate(columns))
+    matrix = sparse.coo_matrix((np.concatenate(data), places), shape=shape).tocsr()
+    matrix.sum_duplicates()
+    return postings.Lists(
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(np.uint32) + np.uint32(1),
+        matrix.data.astype(np.uint32) if frequencies else None,
+    )
+
+
+class _Gathered(NamedTuple):
+    """The lists of a range of terms in one segment."""
+
+    terms: pa.LargeBinaryArray
+    counts: npt.NDArray[np.int64]
+    docs: npt.NDArray[Any]
+    tfs: npt.NDArray[Any]
+
+
+def _gather(
+    segment: Segment, low: bytes | None, high: bytes | None, frequencies: bool
+) -> _Gathered:
+    pairs = list(segment.terms.range(ge=low, lt=high))
+    terms = pa.array([term for term, _ in pairs], pa.large_binary())
+    values = np.array([value for _, value in pairs], np.uint64)
+    lists = segment.open_all(values)
+    tfs = lists.tfs if lists.tfs is not None else np.ones(len(lists.docs), np.uint32)
+    return _Gathered(terms, np.diff(lists.starts), lists.docs, tfs)
+
+
+def _term_ranges(segments: Sequence[Segment]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Ranges of terms that are worth about the same memory, by the segment that has most."""
+    largest = max(segments, key=lambda segment: segment.posting_count)
+    cuts: list[bytes] = []
+    count = begin = 0
+    for term, value in _items(largest):
+        count += 1
+        place = begin if value & 1 else value >> 2
+        if count > TERMS_AT_ONCE or place - begin > LIST_BYTES_AT_ONCE:
+            cuts.append(term)
+            count, begin = 1, place
+    edges: list[bytes | None] = [None, *cuts, None]
+    return itertools.pairwise(edges)
+
+
+def _items(segment: Segment) -> Iterable[tuple[bytes, int]]:
+    items: Iterable[tuple[bytes, int]] = segment.terms.items()
+    return items

@@ -1,0 +1,221 @@
+"""Queries: what people write, and what it means.
+
+::
+
+    quick fox                either, or both; both is better
+    quick AND fox            both
+    quick OR fox             as the first
+    quick NOT fox            the first without the second
+    (quick OR fast) AND fox  parentheses group
+    fox*                     any word that begins so
+    "AND"                    what stands in quotes is plain text: here the word "and"
+
+NOT binds closest, then AND, then OR. A NOT that follows other words without AND or OR takes away
+from all that stands in the same parentheses. A word that the tokenizer cuts into several terms
+means all of them; one that it leaves nothing of finds nothing. Operators are written in capitals.
+
+A parsed query is a tree of the classes here, which programs may also build themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from cordwood.base.errors import InvalidInputError, LimitError
+from cordwood.index.tokens import Tokenizer, terms_of
+
+DEPTH_MAX = 200
+"""How deep parentheses nest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Documents that have this term."""
+
+    term: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Documents that have a term that begins so."""
+
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Documents that all of these find; of none, all documents there are."""
+
+    parts: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Documents that any of these finds; of none, no document."""
+
+    parts: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Documents that this does not find."""
+
+    part: Query
+
+
+Query = Term | Prefix | And | Or | Not
+
+_PIECE = re.compile(r'\s+|([()])|"((?:[^"\\]|\\.)*)"(\*?)|("?[^\s()"]+)|(")', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    kind: str
+    """`(`, `)`, AND, OR, NOT, `text` or `prefix`."""
+    text: str
+    place: int
+
+
+def parse(text: str, cutter: Tokenizer) -> Query:
+    """The tree of a query.
+
+    Raises:
+        InvalidInputError: it cannot be read; the message shows where.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError(f"a query is a {type(text).__name__}", hint="give a string")
+    return _Parser(text, cutter).parse()
+
+
+def positive(query: Query) -> Iterator[Term | Prefix]:
+    """The leaves that documents are wanted for, again as often as they are written."""
+    if isinstance(query, Term | Prefix):
+        yield query
+    elif isinstance(query, And | Or):
+        for part in query.parts:
+            yield from positive(part)
+
+
+class _Parser:
+    def __init__(self, text: str, cutter: Tokenizer) -> None:
+        self._text = text
+        self._cutter = cutter
+        self._pieces = list(self._cut())
+        self._next = 0
+
+    def parse(self) -> Query:
+        if not self._pieces:
+            raise InvalidInputError("the query is empty", hint="write a word to look for")
+        query = self._group(0)
+        if (piece := self._peek()) is not None:
+            self._refuse(piece.place, "this ')' closes nothing")
+        return query
+
+    def _cut(self) -> Iterator[_Piece]:
+        for found in _PIECE.finditer(self._text):
+            place = found.start()
+            if found[1]:
+                yield _Piece(found[1], found[1], place)
+            elif found[2] is not None:
+                plain = re.sub(r"\\(.)", r"\1", found[2], flags=re.DOTALL)
+                yield _Piece("prefix" if found[3] else "text", plain, place)
+            elif found[4]:
+                word = found[4]
+                if word in {"AND", "OR", "NOT"}:
+                    yield _Piece(word, word, place)
+                elif word.startswith('"'):
+                    self._refuse(place, "this quote is not closed")
+                elif word.endswith("*") and word.strip("*"):
+                    yield _Piece("prefix", word.rstrip("*"), place)
+                else:
+                    yield _Piece("text", word, place)
+            elif found[5]:
+                self._refuse(place, "this quote is not closed")
+
+    def _peek(self) -> _Piece | None:
+        return self._pieces[self._next] if self._next < len(self._pieces) else None
+
+    def _group(self, depth: int) -> Query:
+        """What stands between parentheses: chains, each wanted or, behind a bare NOT, not."""
+        if depth > DEPTH_MAX:
+            raise LimitError(f"the query nests more than {DEPTH_MAX} deep")
+        wanted: list[Query] = []
+        unwanted: list[Query] = []
+        while (piece := self._peek()) is not None and piece.kind != ")":
+            has_or = piece.kind == "OR"
+            if has_or:
+                self._next += 1
+                if not wanted and not unwanted:
+                    self._refuse(piece.place, "nothing stands before this OR")
+                self._expect_operand(piece)
+            chain = self._chain(depth)
+            if isinstance(chain, Not) and not has_or:
+                unwanted.append(chain)
+            else:
+                wanted.append(chain)
+        if not wanted and not unwanted:
+            place = piece.place if piece else len(self._text)
+            self._refuse(place, "these parentheses are empty" if piece else "something is missing")
+        found = wanted[0] if len(wanted) == 1 else Or(tuple(wanted))
+        if not unwanted:
+            return found
+        return And((*((found,) if wanted else ()), *unwanted))
+
+    def _chain(self, depth: int) -> Query:
+        """Operands joined by AND."""
+        parts = [self._operand(depth)]
+        while (piece := self._peek()) is not None and piece.kind == "AND":
+            self._next += 1
+            self._expect_operand(piece)
+            parts.append(self._operand(depth))
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _operand(self, depth: int) -> Query:
+        piece = self._peek()
+        assert piece is not None
+        self._next += 1
+        if piece.kind == "NOT":
+            times = 1
+            while (after := self._peek()) is not None and after.kind == "NOT":
+                self._next += 1
+                times += 1
+            self._expect_operand(piece)
+            inner = self._operand(depth)
+            return Not(inner) if times % 2 else inner
+        if piece.kind == "(":
+            query = self._group(depth + 1)
+            if self._peek() is None:
+                self._refuse(piece.place, "this '(' is not closed")
+            self._next += 1
+            return query
+        if piece.kind in {"AND", "OR"}:
+            self._refuse(piece.place, f"nothing stands before this {piece.kind}")
+        return self._words(piece)
+
+    def _words(self, piece: _Piece) -> Query:
+        terms = terms_of(self._cutter, piece.text)
+        if piece.kind == "prefix" and terms:
+            if self._cutter.name not in {"words", "whitespace"}:
+                self._refuse(piece.place, f"an index of {self._cutter.name} has no beginnings")
+            leaves: list[Query] = [*map(Term, terms[:-1]), Prefix(terms[-1])]
+        else:
+            leaves = list(map(Term, terms))
+        if len(leaves) == 1:
+            return leaves[0]
+        return And(tuple(leaves)) if leaves else Or(())
+
+    def _expect_operand(self, piece: _Piece) -> None:
+        after = self._peek()
+        if after is None or after.kind in {")", "AND", "OR"}:
+            self._refuse(piece.place, f"nothing follows this {piece.kind}")
+
+    def _refuse(self, place: int, why: str) -> NoReturn:
+        start = max(0, place - 40)
+        shown = self._text[start : place + 40].replace("\n", " ").replace("\t", " ")
+        raise InvalidInputError(
+            f"query: {why} (character {place + 1}; plain text may stand in quotes)\n"
+            f"  {shown}\n  {' ' * (place - start)}^"
+        )

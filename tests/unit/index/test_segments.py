@@ -1,0 +1,198 @@
+"""Segments: built, searched and merged, against a model and against each other."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from cordwood.base.errors import CordwoodError, CorruptionError
+from cordwood.index import merge as merging
+from cordwood.index.build import Builder, as_ids
+from cordwood.index.merge import IdMap, merge
+from cordwood.index.query import parse
+from cordwood.index.segment import Segment, View
+from cordwood.index.snapshot import Snapshot
+from cordwood.index.tokens import as_texts, terms_of, tokenizer
+from cordwood.testing import indexmodel as model
+
+WORDS = tokenizer("words")
+
+
+def built(documents, cutter=WORDS, *, frequencies=True):
+    """A segment's bytes."""
+    builder = Builder(cutter, frequencies=frequencies)
+    texts = as_texts([text for _, text in documents], takes_bytes=cutter.takes_bytes)
+    builder.add(as_ids([user_id for user_id, _ in documents]), texts)
+    sink = io.BytesIO()
+    builder.write(sink)
+    return sink.getvalue()
+
+
+def in_order(documents):
+    """As a segment numbers them."""
+    return sorted(documents, key=lambda document: document[0])
+
+
+def views_of(parts, deleted=(), cutter=WORDS, *, frequencies=True):
+    """A view for each list of documents."""
+    views = []
+    for number, documents in enumerate(parts, 1):
+        data = built(documents, cutter, frequencies=frequencies)
+        gone = BitMap(deleted[number - 1] if deleted else ())
+        views.append(View(Segment(number, data, f"segment.{number}"), gone))
+    return views
+
+
+def live(parts, deleted):
+    """The documents that are left, with their terms."""
+    return [
+        (user_id, terms_of(WORDS, text))
+        for documents, gone in zip(parts, deleted, strict=True)
+        for number, (user_id, text) in enumerate(in_order(documents), 1)
+        if number not in gone
+    ]
+
+
+ids = st.binary(max_size=3) | st.sampled_from([b"one", b"two", b"three"])
+TEXTS = ["a", "b", "c", "d", "ab", "abc", "é", "x"]
+texts = st.lists(st.sampled_from(TEXTS), max_size=12).map(" ".join)
+documents = st.lists(st.tuples(ids, texts), max_size=30)
+queries = st.sampled_from(
+    ["a", "a b", "a AND b", "ab*", "a NOT b", "NOT a", "a b c d x", "(a OR x) AND NOT ab*", "a a é"]
+)
+
+
+@given(st.lists(documents, max_size=4), queries, st.integers(1, 8), st.data())
+@settings(max_examples=150)
+def test_answers_are_the_models(parts, query, k, data):
+    """Whatever is in which segment, and whatever was deleted."""
+    deleted = [
+        data.draw(st.sets(st.integers(1, len(part)), max_size=5)) if part else set()
+        for part in parts
+    ]
+    snapshot = Snapshot(views_of(parts, deleted), WORDS, 0, {})
+    left = live(parts, deleted)
+    tree = parse(query, WORDS)
+    assert model.match(left, tree) == snapshot.match(query)
+    hits = snapshot.search(query, k)
+    expected = model.search(left, tree, k)
+    assert [user_id for user_id, _ in expected] == [hit.id for hit in hits]
+    assert [score for _, score in expected] == pytest.approx([hit.score for hit in hits], rel=1e-6)
+
+
+def corpus(seed, count, vocabulary=300):
+    """Documents with words of very different frequency, some ids several times."""
+    chance = np.random.default_rng(seed)
+    ids = chance.integers(count, size=count)
+    sizes = chance.integers(41, size=count)
+    words = np.minimum(chance.exponential(50, (count, 40)), vocabulary - 1).astype(int)
+    return [
+        (b"id%05d" % user_id, " ".join(f"w{word}" for word in row[:size]))
+        for user_id, size, row in zip(ids, sizes, words, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_long_lists_are_ranked_as_the_model_ranks(parts):
+    """Lists of hundreds of documents, with pruning, one segment or several, with deletes."""
+    chance = np.random.default_rng(parts)
+    lists = [corpus(seed, 1500) for seed in range(parts)]
+    deleted = [set(chance.integers(1, 1501, 300).tolist()) for _ in lists]
+    snapshot = Snapshot(views_of(lists, deleted), WORDS, 0, {})
+    left = live(lists, deleted)
+    for _ in range(60):
+        numbers = chance.exponential(50, chance.integers(1, 6)).astype(int) % 300
+        query = chance.choice([" ", " AND ", " NOT "]).join(f"w{number}" for number in numbers)
+        tree = parse(query, WORDS)
+        expected = model.search(left, tree, 10)
+        hits = snapshot.search(query)
+        assert [user_id for user_id, _ in expected] == [hit.id for hit in hits], query
+        scores = [score for _, score in expected]
+        assert scores == pytest.approx([hit.score for hit in hits], rel=1e-6)
+        assert model.match(left, tree) == snapshot.match(query)
+
+
+@pytest.mark.parametrize("named", ["words", "ngrams:3", "trigrams"])
+@pytest.mark.parametrize("ranges", [(7, 5), (65_536, 16_384)])
+def test_a_merge_is_a_fresh_build(tmp_path, monkeypatch, named, ranges):
+    """Byte for byte, however it is cut into ranges; and the idmap tells where documents went."""
+    monkeypatch.setattr(merging, "IDS_AT_ONCE", ranges[0])
+    monkeypatch.setattr(merging, "TERMS_AT_ONCE", ranges[1])
+    cutter = tokenizer(named)
+    frequencies = named != "trigrams"
+    lists = [corpus(seed, 200) for seed in range(3)]
+    deleted = [set(range(1, 201, 3)), set(), set(range(1, 201))]
+    views = views_of(lists, deleted, cutter, frequencies=frequencies)
+    (tmp_path / "spool").mkdir()
+    sink = io.BytesIO()
+    merge(views, sink, tmp_path / "idmap", tmp_path / "spool")
+    left = [
+        document
+        for documents, gone in zip(lists, deleted, strict=True)
+        for number, document in enumerate(in_order(documents), 1)
+        if number not in gone
+    ]
+    assert built(left, cutter, frequencies=frequencies) == sink.getvalue()
+    idmap = IdMap((tmp_path / "idmap").read_bytes(), "idmap")
+    merged = Segment(9, sink.getvalue(), "merged")
+    assert [] == merged.check()
+    for view, documents, gone in zip(views, lists, deleted, strict=True):
+        for number, (user_id, _) in enumerate(in_order(documents), 1):
+            moved = idmap.moved(view.segment.number, [number]).tolist()
+            assert (number in gone) == (not moved)
+            if moved:
+                ordinal = merged.ids.find(user_id)
+                start, limit = merged.ids.documents(ordinal)
+                assert start <= moved[0] < limit
+
+
+def test_every_flipped_byte_is_found():
+    """Or changes nothing: never a wrong answer, never a crash."""
+    documents = corpus(1, 120, vocabulary=30)
+    data = built(documents)
+    right = Snapshot([View(Segment(1, data, "s"), BitMap())], WORDS, 0, {})
+    query = "w1 w2 w3"
+    hits, ids = right.search(query, 20), set(right.match(query))
+    found = 0
+    for place in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[place] ^= 0x41
+        try:
+            view = View(Segment(1, bytes(flipped), "s"), BitMap())
+            snapshot = Snapshot([view], WORDS, 0, {})
+            assert hits == snapshot.search(query, 20)
+            assert ids == snapshot.match(query)
+            assert view.segment.check(), place
+        except CordwoodError:
+            found += 1
+    assert found > 0
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 100, -1])
+def test_a_file_that_is_not_whole(cut):
+    """Is refused when it is opened."""
+    data = built(corpus(2, 50))
+    with pytest.raises(CorruptionError, match="is damaged"):
+        Segment(1, data[:cut], "s")
+
+
+def test_empty_and_strange_documents():
+    """No documents, no words, ids of any bytes, one document that is huge."""
+    assert 0 == Segment(1, built([]), "s").documents
+    strange = [
+        (b"", ""),
+        (b"\x00\xff", "..."),
+        (b"\xff" * 300, "word " * 100_000),
+        (b"a/b", "word"),
+    ]
+    segment = Segment(1, built(strange), "s")
+    assert [] == segment.check()
+    snapshot = Snapshot([View(segment, BitMap())], WORDS, 0, {})
+    assert {b"\xff" * 300, b"a/b"} == snapshot.match("word")
+    assert {b"", b"\x00\xff"} == snapshot.match("NOT word")
+    assert [b"\xff" * 300, b"a/b"] == [hit.id for hit in snapshot.search("word", scoring="tfidf")]
