@@ -50,8 +50,7 @@ def test_a_task_that_dies_half_way_doubles_nothing(spark, frame, place):
     def dies_once(batches):
         from pyspark import TaskContext
 
-        for batch in batches:
-            yield batch
+        yield from batches
         if TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("this task dies at its end")
 
