@@ -58,7 +58,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`Index` needs libraries that come with `cordwood[search]`: it is loaded when it is used."""
+    """What needs `cordwood[search]` is loaded when it is used."""
+    if name == "Collection":
+        return lazily("cordwood.collection.collection", name)
     if name == "Index":
         return lazily("cordwood.index.index", name)
     raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
@@ -70,6 +72,7 @@ __all__ = [
     "CollectReport",
     "Collected",
     "CollectedError",
+    "Collection",
     "Committed",
     "CompactReport",
     "ConflictError",

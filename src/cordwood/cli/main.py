@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from cordwood import __version__
+from cordwood.cli.collection import collection
 from cordwood.cli.demo import demo
 from cordwood.cli.fleet import fleet
+from cordwood.cli.index import index
 from cordwood.cli.log import log
 from cordwood.cli.pipeline import pipeline
 from cordwood.cli.spark import spark
@@ -25,8 +27,10 @@ def cli() -> None:
     """
 
 
+cli.add_command(collection)
 cli.add_command(demo)
 cli.add_command(fleet)
+cli.add_command(index)
 cli.add_command(log)
 cli.add_command(pipeline)
 cli.add_command(spark)

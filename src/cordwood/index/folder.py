@@ -459,9 +459,14 @@ class Folder:
         try:
             yield
         except FileNotFoundError as error:
-            raise missing(
-                f"{what}: {error.filename or self._root} is not there",
-                hint="create the index first" if missing is NotFoundError else "",
+            if missing is NotFoundError and not self._has(self._path("config")):
+                raise NotFoundError(
+                    f"there is no index at {self._root}", hint="create the index first"
+                ) from error
+            raise CorruptionError(
+                f"{what} {self._root}: {error.filename} is missing",
+                where=str(error.filename),
+                hint="bring it back from a copy",
             ) from error
         except OSError as error:
             raise StoreError(

@@ -175,6 +175,16 @@ class Shelf:
         self._cache = SegmentCache(cache, self.name)
 
     @property
+    def store_url(self) -> str:
+        """The store it is in."""
+        return self._store.url
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of its objects begin with."""
+        return self._prefix
+
+    @property
     def name(self) -> str:
         """Its place."""
         return f"{self._store.url}/{self._prefix}".rstrip("/")
@@ -263,15 +273,14 @@ class Shelf:
 
     def open_segment(self, number: int) -> Any:
         """See `Home`: from the folder on this machine, into which it is brought first."""
+        found = self._cache.find(number)
+        if found is not None:
+            return found
         key = f"{self._prefix}segment.{number}.idx"
-
-        def fetch() -> bytes:
-            try:
-                return bytes(_run(self._store.get(key)).data)
-            except NotFoundError as error:
-                raise CorruptionError(f"{self.name}: {key} is missing", where=key) from error
-
-        return self._cache.open(number, fetch)
+        try:
+            return self._cache.keep(number, bytes(_run(self._store.get(key)).data))
+        except NotFoundError as error:
+            raise CorruptionError(f"{self.name}: {key} is missing", where=key) from error
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
@@ -423,6 +432,8 @@ class Shelf:
             for segment, docs in plan.tombstones.items():
                 await self._bury(segment, docs, state.live[segment].documents)
             await self._remove(plan)
+            if plan.kept == reader.transactions:
+                return CompactReport(0, 0, before, before, cancelled, 0)
             buried = (reader.tombs | plan.tombstones.keys()) & state.live.keys()
             short = Shortened(reader.next - 1, tuple(plan.kept), plan.last, tuple(sorted(buried)))
             offset = await self._append(Record(shortened=short))

@@ -526,6 +526,9 @@ class LifeSimulation:
             self._decoded[entry.etag] = table.column("body").to_pylist()
         return self._decoded[entry.etag]
 
+    _quiet_s = 60.0
+    """So long after the last of them, everything that expires has expired."""
+
     async def _settle(self) -> None:
         """When all is quiet: everything can be read, and garbage is freed."""
         log, _ = self.log_of("auditor", patient=True)
@@ -537,7 +540,7 @@ class LifeSimulation:
             await log.cursors.delete(name, witness)
         self.ledger.cursors.clear()
         await self._destroy_forks(log)
-        await asyncio.sleep(60.0)
+        await asyncio.sleep(self._quiet_s)
         end = (await log.manifest()).next_offset
         await log.cursors.init("end", end)
         for _ in range(3):
