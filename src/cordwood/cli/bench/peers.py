@@ -11,24 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cordwood.cli.bench.corpus import Document
+from cordwood.cli.bench.questions import Question
 
 HEAP_BYTES = 1_000_000_000
 """So much that tantivy writes one segment."""
-
-
-class Question(NamedTuple):
-    """Words, all of which are wanted, or any."""
-
-    words: tuple[str, ...]
-    is_all: bool
-
-    @property
-    def text(self) -> str:
-        """As all engines here write it."""
-        return (" AND " if self.is_all else " OR ").join(self.words)
 
 
 class Peer(Protocol):
