@@ -6,6 +6,7 @@ wanted or any.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,7 +79,13 @@ class Tantivy:
 
     def prepared(self, question: Question) -> Any:
         """See `Peer`."""
-        return self._index.parse_query(question.text, ["body"])
+        return self.asked(question.text)
+
+    def asked(self, text: str) -> Any:
+        """A query as people write it; NOT stands at most once, between two operands."""
+        wanted, _, unwanted = text.partition(" NOT ")
+        query = f"+{wanted} -{unwanted}" if unwanted else text
+        return self._index.parse_query(query, ["body"])
 
     def best(self, prepared: Any) -> Any:
         """See `Peer`: addresses of documents, not their ids."""
@@ -117,7 +124,11 @@ class Fts5:
 
     def prepared(self, question: Question) -> Any:
         """See `Peer`."""
-        return (question.text,)
+        return self.asked(question.text)
+
+    def asked(self, text: str) -> Any:
+        """A query as people write it; words in quotes are never taken for syntax."""
+        return (re.sub(r"\w+", lambda found: _quoted(found[0]), text),)
 
     def best(self, prepared: Any) -> Any:
         """See `Peer`."""
@@ -167,6 +178,10 @@ class Bm25s:
     def size_bytes(self) -> int:
         """See `Peer`."""
         return sum(file.stat().st_size for file in self._folder.iterdir())
+
+
+def _quoted(word: str) -> str:
+    return word if word in {"AND", "OR", "NOT"} else f'"{word}"'
 
 
 def installed(wanted: Sequence[str]) -> tuple[list[Peer], list[str]]:

@@ -72,8 +72,10 @@ def _draw(length: str, part: dict[str, Any]) -> None:
         is_best = group == "best_us"
         table = _table(title, "", *columns, *(["of tantivy's"] if is_best else []))
         for name, row in rows.items():
-            numbers = [str(row[group].get(key, "")) for key in names]
-            table.add_row(name, *numbers, str(row.get("of_tantivys", "")) if is_best else None)
+            cells = [str(row[group].get(key, "")) for key in names]
+            if is_best:
+                cells.append(str(row.get("of_tantivys", "")))
+            table.add_row(name, *cells)
         console().print(table)
     for peer in part["build"]:
         counted = [
