@@ -135,6 +135,11 @@ class Ids:
         return self._count < self._documents
 
     @cached_property
+    def span(self) -> tuple[bytes, bytes]:
+        """The first id and the last; there is one."""
+        return self.get(0), self.get(self._count - 1)
+
+    @cached_property
     def _sample(self) -> pa.Array:
         return _read_table(self._sections, "ids.sample", -(-self._count // ID_SAMPLE))
 

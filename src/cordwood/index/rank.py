@@ -43,8 +43,8 @@ _SLACK = 2.5e-7
 _DENSE = 10
 """To decode a list costs, for each of its documents, so much less than to look one up in it."""
 
-_SPARSE = 256
-"""A list so many times longer is not even opened as an array."""
+_WHOLE, _SPARSE = 32_768, 512
+"""A list of more documents, and so many times more than are wanted, is not even listed."""
 
 _BLOCK = 64
 """Scores that are looked at together to find a few of the highest."""
@@ -242,7 +242,7 @@ class _Leaf:
 
     def _find(self, postings: Long, docs: Docs) -> tuple[Docs, Docs]:
         """As `_places`, in a long list."""
-        if _SPARSE * len(docs) >= self.size:
+        if self.size <= max(_WHOLE, _SPARSE * len(docs)):
             return _places(postings.docs(), docs)
         mine = postings.members()
         found = [(mine.rank(doc) - 1, hit) for hit, doc in enumerate(docs.tolist()) if doc in mine]
@@ -276,8 +276,10 @@ def _places(mine: Docs, docs: Docs) -> tuple[Docs, Docs]:
 
 def borrow(view: View) -> Floats:
     """An array of zeros, one for each document."""
-    scratch = view.segment.scratch
-    return scratch.pop() if scratch else np.zeros(view.segment.documents + 1, np.float32)
+    try:
+        return view.segment.scratch.pop()
+    except IndexError:  # Others have them all.
+        return np.zeros(view.segment.documents + 1, np.float32)
 
 
 def give_back(view: View, board: Floats, used: Iterable[Docs]) -> None:

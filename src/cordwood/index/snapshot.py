@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -168,8 +169,8 @@ class Matches(AbstractSet[bytes]):
         return frozenset(ids)
 
     def __len__(self) -> int:
-        if len(self._parts) == 1 and not self._parts[0][0].segment.ids.has_duplicates:
-            return len(self._parts[0][1])
+        if self._are_apart and not any(v.segment.ids.has_duplicates for v, _ in self._parts):
+            return self.documents
         return len(self.to_arrow())
 
     def __bool__(self) -> bool:
@@ -212,4 +213,11 @@ class Matches(AbstractSet[bytes]):
             parts.append(ids.take(ordinals).cast(pa.large_binary()))
         if not parts:
             return pa.array([], pa.large_binary())
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).unique()
+        found = pa.concat_arrays(parts)
+        return found if self._are_apart else found.unique()
+
+    @cached_property
+    def _are_apart(self) -> bool:
+        """Whether no id can be in two segments: each has its own range of them."""
+        spans = sorted(view.segment.ids.span for view, _ in self._parts)
+        return all(before[1] < after[0] for before, after in itertools.pairwise(spans))

@@ -196,3 +196,18 @@ def test_empty_and_strange_documents():
     assert {b"\xff" * 300, b"a/b"} == snapshot.match("word")
     assert {b"", b"\x00\xff"} == snapshot.match("NOT word")
     assert [b"\xff" * 300, b"a/b"] == [hit.id for hit in snapshot.search("word", scoring="tfidf")]
+
+
+def test_sets_of_ids_from_several_segments():
+    """An id that is in two of them is there once, wherever its range begins and ends."""
+    low = [(b"id%03d" % number, "a") for number in range(100)]
+    high = [(b"id%03d" % number, "a") for number in range(100, 200)]
+    apart = Snapshot(views_of([high, low]), WORDS, 0, {}).match("a")
+    assert (200, 200) == (len(apart), len(set(apart)))
+    assert {user_id for user_id, _ in low + high} == apart
+    touching = Snapshot(views_of([low, high, [(b"id099", "a b"), (b"id100", "b")]]), WORDS, 0, {})
+    assert (200, 201) == (len(touching.match("a")), touching.match("a").documents)
+    assert {b"id099", b"id100"} == touching.match("b")
+    twice = Snapshot(views_of([[*low, (b"id000", "a")], high]), WORDS, 0, {}).match("a")
+    assert (200, 201) == (len(twice), twice.documents)
+    assert 200 == len(list(twice))
