@@ -130,6 +130,8 @@ def test_every_way_through_the_lists_ranks_as_the_model(monkeypatch, way):
         monkeypatch.setattr(postings, "_EACH", 0)
     chance = np.random.default_rng(len(way))
     lists = [corpus(seed, 900, vocabulary=60) for seed in range(2)]
+    # So often that it does not fit among the others' frequencies.
+    lists[0] += [(b"often%d" % number, f"w{number} " * 400) for number in range(60)]
     deleted = [set(), set(chance.integers(1, 901, 200).tolist())]
     snapshot = Snapshot(views_of(lists, deleted), WORDS, 0, {})
     ranks_as_the_model(snapshot, live(lists, deleted), chance, 25)
