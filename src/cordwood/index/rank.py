@@ -318,7 +318,7 @@ def _candidates(view: View, leaves: list[_Leaf], scorer: Scorer, count: int, lea
         norms = scorer.norms(view.segment.lengths.take(docs), np.float32)
         leaves[place].add_to(docs, scores, norms)
         threshold = max(threshold, _floor(scores, count) * slack)
-        near = scores >= threshold - rest[place + 1]
+        near = np.flatnonzero(scores >= threshold - rest[place + 1])
         docs, scores = docs[near], scores[near]
     return docs
 
@@ -350,7 +350,7 @@ def _summed(
 
 def _joined(seen: list[tuple[Docs, Floats]], limit: float) -> tuple[Docs, Floats]:
     """Each document that gains so much, rising, with the sum that it was met with last."""
-    near = [gains >= limit for _, gains in seen]
+    near = [np.flatnonzero(gains >= limit) for _, gains in seen]
     kept = [(docs[some], gains[some]) for (docs, gains), some in zip(seen, near, strict=True)]
     if len(kept) == 1:
         return kept[0]
