@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from cordwood.index.match import matching
 from cordwood.index.postings import Long, Short
-from cordwood.index.query import Or, Prefix, Query, Term
+from cordwood.index.query import And, Or, Prefix, Query, Term
 from cordwood.index.segment import Postings, Single, View, listed
 
 Floats = npt.NDArray[np.float64]
@@ -102,15 +102,15 @@ def best(
 ) -> Best:
     """The best documents for k different ids, all that score at least `least`."""
     leaves = [_Leaf(view, scorer, want) for want in wanted]
-    leaves = [leaf for leaf in leaves if leaf.size]
     count = k * view.segment.most_per_id
-    if isinstance(query, Term | Prefix) or (
-        isinstance(query, Or) and all(isinstance(part, Term | Prefix) for part in query.parts)
-    ):
-        if not leaves:
+    if (driving := _driving(query)) is not None:
+        drivers = [leaf for leaf in leaves[:driving] if leaf.size]
+        if not drivers:
             return _NONE
-        docs, scores = _any_of(view, leaves, count, least)
+        boosters = [leaf for leaf in leaves[driving:] if leaf.size]
+        docs, scores = _any_of(view, drivers, boosters, count, least)
     else:
+        leaves = [leaf for leaf in leaves if leaf.size]
         found = matching(view, query)
         if not found:
             return _NONE
@@ -119,6 +119,27 @@ def best(
         for leaf in leaves:
             leaf.add_to(docs, scores)
     return _topmost(docs, scores, count)
+
+
+def _driving(query: Query) -> int | None:
+    """How many different leaves, the first, make a document a candidate; None if it is not so easy.
+
+    That is all of an OR; and of `(a OR b) AND (everything OR c OR d)` those before the AND, while
+    the others only add to the score.
+    """
+    match query:
+        case Term() | Prefix():
+            return 1
+        case Or(parts) if _are_leaves(parts):
+            return len(set(parts))
+        case And((Or(parts), Or((And(()), *boosters)))):
+            if _are_leaves((*parts, *boosters)) and not set(parts) & set(boosters):
+                return len(set(parts))
+    return None
+
+
+def _are_leaves(parts: Sequence[Query]) -> bool:
+    return all(isinstance(part, Term | Prefix) for part in parts)
 
 
 def _topmost(docs: Docs, scores: Floats, count: int) -> Best:
@@ -179,10 +200,13 @@ class _Leaf:
             self._add_to_few(docs, scores)
             return
         mine, gains = self.scored()
-        places = np.searchsorted(mine, docs)
-        places[places == len(mine)] = 0
-        hits = np.flatnonzero(mine[places] == docs) if len(mine) else places[:0]
-        scores[hits] += gains[places[hits]]
+        # The document's own place in an array of all is found sooner than by halving.
+        scratch = self._view.segment.scratch
+        dense = scratch.pop() if scratch else np.zeros(self._view.segment.documents + 1)
+        dense[mine] = gains
+        scores += dense[docs]
+        dense[mine] = 0.0
+        scratch.append(dense)
 
     def _add_to_few(self, docs: Docs, scores: Floats) -> None:
         """Look up a few documents in a long list, without decoding it as a whole."""
@@ -221,11 +245,14 @@ def together(view: View, leaf: Prefix) -> tuple[Docs, Docs]:
     return docs.astype(np.int64), tfs
 
 
-def _any_of(view: View, leaves: list[_Leaf], count: int, least: float) -> tuple[Docs, Floats]:
-    """Documents in any of the lists that may be among the best `count`, with their scores."""
-    if len(leaves) == 1:
-        return leaves[0].scored()
-    leaves = sorted(leaves, key=lambda leaf: -leaf.bound)
+def _any_of(
+    view: View, drivers: list[_Leaf], boosters: list[_Leaf], count: int, least: float
+) -> tuple[Docs, Floats]:
+    """Documents in any driver's list that may be among the best `count`, with their scores."""
+    if len(drivers) == 1 and not boosters:
+        return drivers[0].scored()
+    drivers = sorted(drivers, key=lambda leaf: -leaf.bound)
+    leaves = [*drivers, *sorted(boosters, key=lambda leaf: -leaf.bound)]
     rest = [*np.cumsum([leaf.bound for leaf in reversed(leaves)])[::-1].tolist(), 0.0]
     scratch = view.segment.scratch
     totals = scratch.pop() if scratch else np.zeros(view.segment.documents + 1)
@@ -233,8 +260,8 @@ def _any_of(view: View, leaves: list[_Leaf], count: int, least: float) -> tuple[
     threshold = least
     number = 0
     try:
-        while number < len(leaves) and rest[number] >= threshold * (1 - _SLACK):
-            docs, gains = leaves[number].scored()
+        while number < len(drivers) and rest[number] >= threshold * (1 - _SLACK):
+            docs, gains = drivers[number].scored()
             totals[docs] += gains
             seen.append(docs)
             number += 1
@@ -261,7 +288,7 @@ def _finished(
     for docs in seen:
         reach = totals[docs] + rest[0] >= threshold * (1 - _SLACK)
         kept.append(docs if reach.all() else docs[reach])
-    docs = np.unique(np.concatenate(kept)) if len(kept) > 1 else kept[0]
+    docs = _different(np.concatenate(kept)) if len(kept) > 1 else kept[0]
     scores = totals[docs]
     for number, leaf in enumerate(leaves):
         leaf.add_to(docs, scores)
@@ -270,6 +297,14 @@ def _finished(
         if not reach.all():
             docs, scores = docs[reach], scores[reach]
     return docs, scores
+
+
+def _different(docs: Docs) -> Docs:
+    """Each document once, rising: for numbers, sorting is quicker than the hashes of np.unique."""
+    docs = np.sort(docs)
+    is_new = np.ones(len(docs), np.bool_)
+    np.not_equal(docs[1:], docs[:-1], out=is_new[1:])
+    return docs[is_new]
 
 
 def _kth(scores: Floats, count: int) -> float:
