@@ -125,7 +125,7 @@ class _Run:
     def _look(self, names: list[bytes]) -> Looked:
         """The tree beside its index; without one, or with one that is of no use, all of it."""
         everything = Looked(names, None, names, 0)
-        if self._options["no_index"]:
+        if self._options["no_index"] or self._sources.is_file:
             return everything
         try:
             looked = self._sources.look(names)

@@ -102,14 +102,14 @@ def rows_of(file: Path) -> Iterator[tuple[pa.Table, int]]:
         with pa.OSFile(str(file), "rb") as source:
             for table in rows(source, file):
                 yield table, source.tell()
-    except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
+    except (pa.ArrowInvalid, csv.Error) as error:
         raise InvalidInputError(f"{file}: {error}") from error
 
 
 def _csv_rows(source: pa.NativeFile, file: Path) -> Iterator[pa.Table]:
     """All columns are texts: an id like 007 is no number."""
     is_csv = file.suffix.lower() == ".csv"
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         reader = (
             csv.reader(lines)
             if is_csv

@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -141,6 +142,11 @@ class Sources:
         """Let go of the index."""
         self._engine.close()
 
+    @cached_property
+    def is_file(self) -> bool:
+        """Whether it is a single file, which has no index."""
+        return not os.path.isdir(self._given)
+
     def names(self) -> list[bytes]:
         """All files, as they are now.
 
@@ -149,12 +155,11 @@ class Sources:
             OSError: it cannot be read.
         """
         try:
-            is_folder = os.path.isdir(self.root)
-            os.stat(self.root)
+            os.stat(self._given)
         except FileNotFoundError as error:
             raise NotFoundError(f"{os.fsdecode(self.root)} is not there") from error
-        if not is_folder:
-            self.root, path = os.path.split(os.path.realpath(self.root))
+        if self.is_file:
+            self.root, path = os.path.split(os.path.realpath(self._given))
             name = name_of(self.root, path)
             return [] if name is None else [name]
         without = os.path.realpath(os.fsencode(self.place))
@@ -167,7 +172,7 @@ class Sources:
         Raises:
             CorruptionError: the index is damaged.
         """
-        snapshot = self._snapshot()
+        snapshot = None if self.is_file else self._snapshot()
         if snapshot is None or MARK not in snapshot.marks:
             return Looked(names, None, names, 0)
         known = frozenset(snapshot.match(ANYTHING).to_arrow().to_pylist())
@@ -189,8 +194,8 @@ class Sources:
 
     def shown(self, name: bytes) -> bytes:
         """The path of a file, from where the tree was named from."""
-        if self.root != self._given:
-            return self._given  # It was a file.
+        if self.is_file:
+            return self._given
         return path_of(name) if self.root == b"." else os.path.join(self.root, path_of(name))
 
     def lines(self, finder: Finder, name: bytes) -> Iterator[Line]:
@@ -215,6 +220,8 @@ class Sources:
             names: all files, as they are now.
             progress: called with the bytes that are done, and how many there are.
         """
+        if self.is_file:
+            raise InvalidInputError(f"{os.fsdecode(self._given)} is a file: folders have an index")
         with suppress(AlreadyExistsError):
             self._create()
         looked = self.look(names)
