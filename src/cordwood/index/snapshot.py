@@ -181,8 +181,8 @@ class Matches(AbstractSet[bytes]):
             ids = view.segment.ids
             ordinals = ids.ordinals(np.frombuffer(docs.to_array(), np.uint32))
             if ids.has_duplicates:
-                ordinals = np.unique(ordinals)
+                ordinals = ordinals[np.diff(ordinals, prepend=-1) > 0]  # They rise.
             parts.append(ids.take(ordinals).cast(pa.large_binary()))
         if not parts:
-            return pa.array([], pa.large_binary())
+            return pa.nulls(0, pa.large_binary())  # pa.array would load pandas first.
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).unique()
