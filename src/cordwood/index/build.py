@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import sparse
 
 from cordwood.base.errors import InvalidInputError, LimitError
 from cordwood.index import postings
@@ -178,6 +177,9 @@ def inverted(
     codes: npt.NDArray[np.int32], counts: npt.NDArray[np.intp], terms: int, *, frequencies: bool
 ) -> postings.Lists:
     """For each term its documents, rising, and how often each has it."""
+    # A search needs none of it, and it takes longer to load than many a search does.
+    from scipy import sparse  # noqa: PLC0415
+
     shape = (terms, len(counts))
     docs = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     ones = np.ones(len(codes), np.int32)

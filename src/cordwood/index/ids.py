@@ -95,7 +95,10 @@ class Ids:
         """The ids of ordinals."""
         if self._table is None and self._is_fst and len(ordinals) < self._count // 256:
             return pa.array([self.get(ordinal) for ordinal in ordinals.tolist()], pa.binary())
-        return self.table().take(pa.array(ordinals))
+        # From its buffer: an array that pyarrow looks at first makes it load pandas.
+        places = np.ascontiguousarray(ordinals, np.int64)
+        chosen = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        return self.table().take(chosen)
 
     def between(self, low: bytes | None, high: bytes | None) -> tuple[int, pa.Array]:
         """The ids from `low` on and before `high`, and the ordinal of the first."""

@@ -28,7 +28,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from scipy import sparse
 
 from cordwood.base.errors import CorruptionError
 from cordwood.index import postings
@@ -232,6 +231,8 @@ def _ordered(
     frequencies: bool,
 ) -> postings.Lists:
     """Postings by term and document."""
+    from scipy import sparse  # noqa: PLC0415 - see build.py
+
     places = (np.concatenate(rows), np.concatenate(columns))
     matrix = sparse.coo_matrix((np.concatenate(data), places), shape=shape).tocsr()
     matrix.sum_duplicates()

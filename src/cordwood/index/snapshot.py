@@ -212,7 +212,7 @@ class Matches(AbstractSet[bytes]):
                 ordinals = np.unique(ordinals)
             parts.append(ids.take(ordinals).cast(pa.large_binary()))
         if not parts:
-            return pa.array([], pa.large_binary())
+            return pa.nulls(0, pa.large_binary())  # pa.array would load pandas first.
         found = pa.concat_arrays(parts)
         return found if self._are_apart else found.unique()
 
