@@ -69,9 +69,7 @@ import os, sys
 os.environ["TEST_GROUP"] = str(os.getpid())
 from cordwood.spark import session
 {JOB}
-options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-spark = session("local[1]", conf={{"spark.driver.extraJavaOptions": options}})
-spark.sparkContext.setLogLevel("OFF")
+spark = session("local[1]", conf={{"spark.log.level": "OFF"}})
 work(spark, *sys.argv[1:])
 """
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import click
 
 from cordwood.base.lazy import lazily
+from cordwood.cli.bench.searching import bench
 from cordwood.cli.output import command, console, print_json, size, text_of
 
 scoring_option = click.option(
@@ -29,6 +30,9 @@ def index() -> None:
 
     PLACE is a directory, or a URL such as s3://bucket/prefix.
     """
+
+
+index.add_command(bench)
 
 
 @index.command()

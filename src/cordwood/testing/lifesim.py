@@ -568,4 +568,8 @@ class LifeSimulation:
     def _late_puts(self) -> int:
         """Slots that a dead or sleeping writer's requests may have filled after they were freed."""
         lives = sum("kill" in t or "pause" in t or "uncertain" in t for t in self.ledger.trace)
-        return (lives + 10 * bool(self.climate.fault_rate)) * self.climate.in_flight
+        latency = self.climate.latency
+        # A request may itself be under way for longer than the grace.
+        is_slow = latency.tail_probability and 4 * latency.tail_mean_s > self.climate.grace_s / 2
+        is_rough = bool(self.climate.fault_rate or is_slow)
+        return (lives + 10 * is_rough) * self.climate.in_flight
