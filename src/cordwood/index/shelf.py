@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     CorruptionError,
+    FormatError,
     LimitError,
     NotFoundError,
     StateError,
@@ -58,8 +60,10 @@ from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.leases import TTL_S, Lease, Leases
 from cordwood.index.ledger import Compaction, State, Transaction, compacted, folded
 from cordwood.index.merge import IdMap
+from cordwood.index.sections import Sections
+from cordwood.index.storeids import StoreIds
 from cordwood.log.log import Log
-from cordwood.store.api import Match
+from cordwood.store.api import Buffer, Match
 from cordwood.store.url import Store
 
 CURSOR = "ledger"
@@ -241,9 +245,9 @@ class Shelf:
         visit.lease.check()
         if (await self._log.manifest()).next_offset == visit.reader.next:
             return False
-        fresh = await self._enter(visit.reader)
+        fresh = await self._enter(visit.reader.copy())  # If that fails, it stays where it was.
         old, visit.lease = visit.lease, fresh.lease
-        visit.tombstones = fresh.tombstones
+        visit.reader, visit.tombstones = fresh.reader, fresh.tombstones
         await old.release()
         return True
 
@@ -269,7 +273,7 @@ class Shelf:
             try:
                 return bytes(_run(self._store.get(key)).data)
             except NotFoundError as error:
-                raise CorruptionError(f"{self.name}: {key} is missing", where=key) from error
+                raise self._missing(key) from error
 
         return self._cache.open(number, fetch)
 
@@ -315,20 +319,40 @@ class Shelf:
         )
 
     async def _append(self, record: Record) -> int:
-        async with self._log.writer() as writer:
+        """Append a record, once; if the answer is lost, look for it."""
+        for _ in range(TRIES_MAX):
             try:
-                return await writer.append(msgspec.msgpack.encode(record))
+                return await self._write(record)
             except UncertainError as error:
-                offset = await self._log.find_write(error)
-                if offset is None:
-                    raise
-                return offset
+                offset = await self._find(error)
+                if offset is not None:
+                    return offset
+        raise LimitError(f"the ledger of {self.name} could not be written {TRIES_MAX} times")
+
+    async def _write(self, record: Record) -> int:
+        async with self._log.writer() as writer:
+            return await writer.append(msgspec.msgpack.encode(record))
+
+    async def _find(self, lost: UncertainError) -> int | None:
+        try:
+            return await self._log.find_write(lost)
+        except UncertainError:
+            # Its place is still empty. A record that says nothing closes it, and then we know.
+            await self._write(Record())
+            return await self._log.find_write(lost)
 
     async def _counts(self, reader: _Reader, offset: int) -> bool:
         """Read as far as a record of ours; whether it counts."""
         is_counted = False
-        async for place, record in self._records(reader.next, offset + 1):
-            is_counted = reader.take(place, record)
+        try:
+            async for place, record in self._records(reader.next, offset + 1):
+                is_counted = reader.take(place, record)
+        except CollectedError as error:
+            raise UncertainError(
+                f"what became of transaction {offset} of {self.name} was collected before it was "
+                "read",
+                hint="look whether the transaction is there before it is done again",
+            ) from error
         return is_counted
 
     async def _catch_up(self, reader: _Reader) -> None:
@@ -380,7 +404,16 @@ class Shelf:
         name = f"segment.{number}.idmap"
         if number in files.idmaps:
             return IdMap(files.idmaps[number].read_bytes(), name)
-        return IdMap((await self._store.get(f"{self._prefix}{name}")).data, f"{self.name}/{name}")
+        try:
+            data = (await self._store.get(f"{self._prefix}{name}")).data
+        except NotFoundError as error:
+            raise self._missing(name) from error
+        return IdMap(data, f"{self.name}/{name}")
+
+    def _missing(self, key: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.name}: {key} is missing", where=key, hint="bring it back from a copy"
+        )
 
     def release_merge(self, started: int) -> None:
         """See `Home`: a merge lives as long as the handle it was begun with."""
@@ -394,9 +427,7 @@ class Shelf:
         await self._catch_up(reader)
         if not reader.state.merges:
             return 0
-        live = await self._leases.live()
-        by = {tx.id: tx.by for tx in reader.transactions}
-        dead = tuple(tx for tx in reader.state.merges if by.get(tx, "") not in live)
+        dead = _dead_merges(reader, await self._leases.live())
         if not dead:
             return 0
         visit = await self._enter(reader)
@@ -413,12 +444,17 @@ class Shelf:
         return _run(self._compact())
 
     async def _compact(self) -> CompactReport:
-        cancelled = await self._cancel_dead()
+        cancelled = 0
         for _ in range(TRIES_MAX):
             reader = _Reader()
             await self._catch_up(reader)
             state, before = reader.state, len(reader.transactions)
-            oldest = min([state.id, *(await self._leases.live()).values()])
+            live = await self._leases.live()
+            if _dead_merges(reader, live):
+                # Before anything is dropped that its end, should it come after all, is judged by.
+                cancelled += await self._cancel_dead()
+                continue
+            oldest = min([state.id, *live.values()])
             plan = compacted(reader.transactions, state.id, oldest)
             for segment, docs in plan.tombstones.items():
                 await self._bury(segment, docs, state.live[segment].documents)
@@ -482,15 +518,29 @@ class Shelf:
     async def _check(self) -> list[str]:
         report = await self._log.scrub(deep=True)
         wrong = [str(error) for error in report.errors]
-        reader = _Reader()
-        await self._catch_up(reader)
-        for number in reader.state.live:
-            key = f"{self._prefix}segment.{number}.idx"
-            try:
-                await self._store.head(key)
-            except NotFoundError:
-                wrong.append(f"{key} is missing")
+        visit = await self._enter(_Reader())
+        try:
+            for number, live in visit.state.live.items():
+                name = f"segment.{number}.idx"
+                wrong += await self._check_one(name, lambda data, _: Sections(data, _).check())
+                if number in visit.reader.tombs:
+                    read = partial(_check_tombs, live.documents)
+                    wrong += await self._check_one(f"segment.{number}.tomb", read)
+            for number in sorted({dead.into for dead in visit.state.dead.values()}):
+                wrong += await self._check_one(f"segment.{number}.idmap", _check_idmap)
+        finally:
+            await visit.lease.release()
         return wrong
+
+    async def _check_one(self, name: str, read: Callable[[Any, str], list[str]]) -> list[str]:
+        """Read an object as it is on the store, not in the folder on this machine."""
+        try:
+            data = (await self._store.get(f"{self._prefix}{name}")).data
+            return await asyncio.to_thread(read, data, name)
+        except NotFoundError:
+            return [f"{self._prefix}{name} is missing"]
+        except FormatError as error:
+            return [error.message]
 
     async def _bury(self, segment: int, docs: BitMap, documents: int) -> None:
         key = f"{self._prefix}segment.{segment}.tomb"
@@ -513,48 +563,28 @@ class Shelf:
         found = {}
         for number in reader.tombs & reader.state.live.keys():
             key = f"{self._prefix}segment.{number}.tomb"
-            data = (await self._store.get(key)).data
+            try:
+                data = (await self._store.get(key)).data
+            except NotFoundError as error:
+                raise self._missing(key) from error
             found[number] = tombs.decoded(data, reader.state.live[number].documents, key)
         return found
 
 
-class StoreIds:
-    """Numbers from one object, from 1 on; any number of machines share it."""
+def _dead_merges(reader: _Reader, live: Mapping[str, int]) -> tuple[int, ...]:
+    """Merges whose leases are over."""
+    by = {tx.id: tx.by for tx in reader.transactions}
+    return tuple(started for started in reader.state.merges if by.get(started, "") not in live)
 
-    def __init__(self, store: Store, key: str, entropy: Entropy, *, block: int = 64) -> None:
-        """The object is made when the first number is asked for."""
-        self._store = store
-        self._key = key
-        self._entropy = entropy
-        self._block = block
-        self._next = self._limit = 0
 
-    def next(self) -> int:
-        """A number that nobody has had."""
-        if self._next == self._limit:
-            self._next = _run(self._take())
-            self._limit = self._next + self._block
-        number = self._next
-        self._next += 1
-        return number
+def _check_tombs(documents: int, data: Buffer, name: str) -> list[str]:
+    tombs.decoded(bytes(data), documents, name)
+    return []
 
-    async def _take(self) -> int:
-        for _ in range(TRIES_MAX):
-            try:
-                there = await self._store.get(self._key)
-                begin = int(there.data.split()[0])
-                mode: Any = Match(there.etag)
-            except NotFoundError:
-                begin, mode = 1, "create"
-            text = f"{begin + self._block} {self._entropy.token()}"
-            try:
-                await self._store.put(self._key, text.encode(), mode)
-            except UncertainError:
-                continue  # Numbers may be passed over, but none is handed out twice.
-            except (AlreadyExistsError, ConflictError):
-                continue
-            return begin
-        raise LimitError(f"{self._key}: others take numbers all the time")
+
+def _check_idmap(data: Buffer, name: str) -> list[str]:
+    IdMap(data, name)
+    return []
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
