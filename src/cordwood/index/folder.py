@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -218,8 +219,7 @@ class Folder:
 
     def new_segment(self) -> int:
         """See `Home`."""
-        with self._told("number"):
-            return self._segment_ids.next()
+        return self._segment_ids.next()
 
     def new_ids(self, name: str) -> IdGenerator:
         """See `Home`."""
@@ -233,11 +233,11 @@ class Folder:
     @contextmanager
     def spool(self) -> Iterator[Path]:
         """See `Home`: within the index's folder, where files can be given their names."""
-        base = self._path("spool")
-        if self._disk.inline:
-            base = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cordwood-spool")  # noqa: S108
-            os.makedirs(base, exist_ok=True)
-        folder = os.path.join(base, self._entropy.token()[:16])
+        if self._disk.inline:  # A model of a disk has no place for files that others write.
+            with tempfile.TemporaryDirectory(prefix="cordwood-index-") as anywhere:
+                yield Path(anywhere)
+            return
+        folder = self._path(f"spool/{self._entropy.token()[:16]}")
         with self._told("spool"):
             os.mkdir(folder)
             held = Disk().hold(f"{folder}/active")
@@ -252,8 +252,9 @@ class Folder:
         """See `Home`."""
         visit.check()
         with self._told("commit"):
-            for path in (*files.segments.values(), *files.idmaps.values()):
-                _sync(path)  # Before the lock: a large file takes its time.
+            if not self._disk.inline:
+                for path in (*files.segments.values(), *files.idmaps.values()):
+                    _sync(path)  # Before the lock: a large file takes its time.
         with self._told("commit"), self._locks.exclusive(self._lock):
             head = visit.reader.copy()
             head.catch_up(self._ledger)

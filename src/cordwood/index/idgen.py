@@ -23,6 +23,7 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from cordwood.base.errors import CorruptionError
+from cordwood.index.failures import told
 from cordwood.index.locks import Locks
 from cordwood.store.disk import Disk
 
@@ -88,8 +89,10 @@ class IdGenerator:
 
         Raises:
             CorruptionError: the file is damaged, or missing where it has to be there.
+            StoreError: the disk failed; numbers may have been passed over.
         """
-        return self._numbers.next()
+        with told("number", self._path):
+            return self._numbers.next()
 
     def check(self) -> None:
         """Read the file; the same errors."""

@@ -87,7 +87,7 @@ def test_a_failure_at_every_step(number):
         process, had = generator(disk), []
         disk.fail(step, number)
         for _ in range(7):
-            with suppress(OSError):
+            with suppress(StoreError):
                 had.append(process.next())
         had += [generator(disk).next(), process.next()]
         assert len(had) == len(set(had))
