@@ -188,7 +188,7 @@ class Folder:
 
     def enter(self) -> FolderVisit:
         """See `Home`."""
-        with self._told("open"), self._locks.shared(self._lock):
+        with self._told("open"), self._locks.shared(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             return self._entered(reader)
@@ -200,16 +200,26 @@ class Folder:
             if self._stamp() == visit.stamp:
                 return False
             with self._locks.shared(self._lock):
-                reader = visit.reader.copy()  # If anything fails, the handle stays where it was.
-                if not reader.catch_up(self._ledger):
+                reader = self._following(visit)
+                if reader.state.id == visit.state.id:
                     visit.reader, visit.stamp = reader, self._stamp()
                     return False
-                fresh = self._entered(reader, visit.tombstones)
+                fresh = self._entered(reader, visit.tombstones if visit.held else None)
                 old = (visit.path, visit.held)
                 visit.reader, visit.tombstones = reader, fresh.tombstones
                 visit.path, visit.held, visit.stamp = fresh.path, fresh.held, fresh.stamp
         self._drop(*old)
         return True
+
+    def _following(self, visit: FolderVisit) -> Reader:
+        """The newest state, for a handle, which stays where it is.
+
+        Nothing is kept for who could not lock a handle: that one reads the ledger from its
+        beginning, for what comes after its state may have been told more briefly since.
+        """
+        reader = Reader() if visit.held is None else visit.reader.copy()
+        reader.catch_up(self._ledger)
+        return reader
 
     def leave(self, visit: Any) -> None:
         """See `Home`."""
@@ -256,8 +266,7 @@ class Folder:
                 for path in (*files.segments.values(), *files.idmaps.values()):
                     _sync(path)  # Before the lock: a large file takes its time.
         with self._told("commit"), self._locks.exclusive(self._lock):
-            head = visit.reader.copy()
-            head.catch_up(self._ledger)
+            head = self._following(visit)
             idmaps = {
                 number: self._idmap(number, files) for number in idmaps_for(draft, head.state)
             }
@@ -288,14 +297,14 @@ class Folder:
 
     def cancel_dead_merges(self) -> int:
         """See `Home`."""
-        with self._told("merge"), self._locks.exclusive(self._lock):
+        with self._told("merge"), self._locks.exclusive(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             return self._cancel_dead(reader)
 
     def compact(self) -> CompactReport:
         """See `Home`. Tombstones first, then the ledger, then what it does not speak of."""
-        with self._told("compact"), self._locks.exclusive(self._lock):
+        with self._told("compact"), self._locks.exclusive(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             cancelled = self._cancel_dead(reader)
@@ -483,6 +492,11 @@ class Folder:
             with suppress(OSError):
                 self._disk.unlink(path)
             held.release()
+
+    def _lock_of_index(self) -> str:
+        """The ledger's lock file, where there is an index: nothing is made where there is none."""
+        self._disk.stat(self._path("config"))
+        return self._lock
 
     def _stamp(self) -> tuple[int, int, int]:
         found = self._disk.stat(self._ledger.path)
