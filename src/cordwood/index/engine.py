@@ -462,6 +462,7 @@ class Writing:
         with self._mutex:
             self._check_open()
             try:
+                self._visit.check()  # Before anything is written for a handle that is over.
                 self.drain()
                 self._flush()
                 if not (self._segments or self._deleted or self._marks):

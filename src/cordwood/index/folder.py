@@ -81,11 +81,7 @@ class FolderVisit:
         return self.reader.state
 
     def check(self) -> None:
-        """Go on only with a handle that is open, and this process's own.
-
-        Raises:
-            StateError: it is closed, or was opened before this process was forked.
-        """
+        """See `Visit`."""
         if not self.is_open:
             raise StateError("the handle is closed", code=Code.CLOSED)
         if self.held is not None and not self.held.is_held:

@@ -16,8 +16,8 @@ of the log and for all alike (ledger.py): if something came in between that it d
 void, and its writer, who reads as far as its own transaction, sees that and tries again.
 
 A compaction removes files of segments that were merged before every handle there is, and appends a
-record that holds the ledger in short; it counts if nothing came between it and what it was made
-from. From then on reading begins there, and the log before it is collected. Who opens a handle
+record that holds the ledger in short; it counts if no transaction came between it and what it was
+made from. From then on reading begins there, and the log before it is collected. Who opens a handle
 takes its lease first and reads the ledger after that. So a compaction that has not seen the lease
 looked at the ledger before the handle did, and removes nothing that the handle's state has as live.
 
@@ -27,10 +27,12 @@ Segments are kept in a folder on this machine once they were read.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,7 +60,8 @@ from cordwood.index.config import decoded, encoded
 from cordwood.index.draft import Draft, entries, idmaps_for
 from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.leases import TTL_S, Lease, Leases
-from cordwood.index.ledger import Compaction, State, Transaction, compacted, folded
+from cordwood.index.ledger import Compaction, State, Transaction, compacted
+from cordwood.index.ledgerlog import LogReader, Record, Shortened, decoded_record
 from cordwood.index.merge import IdMap
 from cordwood.index.sections import Sections
 from cordwood.index.storeids import StoreIds
@@ -79,73 +82,11 @@ ORPHAN_S = 7 * 86_400.0
 T = TypeVar("T")
 
 
-class Shortened(msgspec.Struct, frozen=True):
-    """The ledger in short."""
-
-    after: int
-    """It counts only as the record next to this one."""
-    kept: tuple[Transaction, ...]
-    last: int
-    tombs: tuple[int, ...]
-    """Segments that have tombstones."""
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a record of the ledger's log holds: one of these."""
-
-    transaction: Transaction | None = None
-    shortened: Shortened | None = None
-
-
-_decoder = msgspec.msgpack.Decoder(Record)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A state that follows the ledger."""
-
-    state: State = field(default_factory=State)
-    next: int = 0
-    """The offset to read next; 0 before the first time."""
-    transactions: list[Transaction] = field(default_factory=list)
-    """All that count, for who compacts."""
-    tombs: set[int] = field(default_factory=set)
-
-    def copy(self) -> _Reader:
-        return _Reader(self.state.copy(), self.next, list(self.transactions), set(self.tombs))
-
-    def restart(self) -> None:
-        """Forget everything."""
-        self.state, self.next = State(), 0
-        self.transactions, self.tombs = [], set()
-
-    def take(self, offset: int, record: Record) -> bool:
-        """The next record; whether it counts."""
-        is_first = not self.next
-        self.next = offset + 1
-        if record.transaction is not None:
-            transaction = msgspec.structs.replace(record.transaction, id=offset)
-            try:
-                self.state.apply(transaction)
-            except ConflictError:
-                return False
-            self.transactions.append(transaction)
-            return True
-        short = record.shortened
-        if short is None or (short.after != offset - 1 and not is_first):
-            return False
-        if is_first:
-            self.state = folded(short.kept)
-            self.state.id = max(self.state.id, short.last)
-        self.transactions, self.tombs = list(short.kept), set(short.tombs)
-        return True
-
-
 @dataclass(slots=True, eq=False)
 class ShelfVisit:
     """An open handle."""
 
-    reader: _Reader
+    reader: LogReader
     lease: Lease
     tombstones: dict[int, BitMap]
     is_open: bool = True
@@ -154,6 +95,12 @@ class ShelfVisit:
     def state(self) -> State:
         """See `Visit`."""
         return self.reader.state
+
+    def check(self) -> None:
+        """See `Visit`."""
+        if not self.is_open:
+            raise StateError("the handle is closed", code=Code.CLOSED)
+        self.lease.check()
 
 
 class Shelf:
@@ -194,7 +141,7 @@ class Shelf:
             raise self._there()
         await self._log.create(exist_ok=True)
         if (await self._log.state()).next_offset == 1:
-            first = Record(shortened=Shortened(0, (), 0, ()))
+            first = Record(shortened=Shortened(0, (), ()))
             async with self._log.writer() as writer:
                 await writer.append(msgspec.msgpack.encode(first))
         with suppress(AlreadyExistsError):
@@ -220,9 +167,9 @@ class Shelf:
 
     def enter(self) -> ShelfVisit:
         """See `Home`."""
-        return _run(self._enter(_Reader()))
+        return _run(self._enter(LogReader()))
 
-    async def _enter(self, reader: _Reader) -> ShelfVisit:
+    async def _enter(self, reader: LogReader) -> ShelfVisit:
         """A handle at the newest state: the lease first, then the ledger once more."""
         await self._catch_up(reader)
         lease = await self._leases.take(reader.state.id)
@@ -240,9 +187,7 @@ class Shelf:
         return _run(self._advance(visit))
 
     async def _advance(self, visit: ShelfVisit) -> bool:
-        if not visit.is_open:
-            raise StateError("the handle is closed", code=Code.CLOSED)
-        visit.lease.check()
+        visit.check()
         if (await self._log.manifest()).next_offset == visit.reader.next:
             return False
         fresh = await self._enter(visit.reader.copy())  # If that fails, it stays where it was.
@@ -280,8 +225,12 @@ class Shelf:
     @contextmanager
     def spool(self) -> Iterator[Path]:
         """See `Home`: anywhere on this machine."""
-        with tempfile.TemporaryDirectory(prefix="cordwood-index-") as folder:
+        folder, owner = tempfile.mkdtemp(prefix="cordwood-index-"), os.getpid()
+        try:
             yield Path(folder)
+        finally:
+            if os.getpid() == owner:  # Else this is a forked child, and the folder its parent's.
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, visit: Any, draft: Draft, files: Files) -> int:
         """See `Home`."""
@@ -311,12 +260,26 @@ class Shelf:
             if draft.start:
                 transaction = msgspec.structs.replace(transaction, by=visit.lease.key)
             offset = await self._append(Record(transaction=transaction))
-            if await self._counts(reader, offset):
+            counted = await self._counts(reader, offset)
+            if counted:
                 return offset
+            if counted is None:
+                self._check_known(visit, offset)
         raise ConflictError(
             f"a transaction of {self.name} was overtaken {TRIES_MAX} times",
             hint="try again: others commit very often",
         )
+
+    def _check_known(self, visit: ShelfVisit, offset: int) -> None:
+        """A transaction that the ledger does not speak of did not count, while its handle held."""
+        try:
+            visit.lease.check()
+        except StateError as error:
+            raise UncertainError(
+                f"the handle lapsed before it was known what became of transaction {offset} of "
+                f"{self.name}",
+                hint="look whether the transaction is there before it is done again",
+            ) from error
 
     async def _append(self, record: Record) -> int:
         """Append a record, once; if the answer is lost, look for it."""
@@ -341,21 +304,28 @@ class Shelf:
             await self._write(Record())
             return await self._log.find_write(lost)
 
-    async def _counts(self, reader: _Reader, offset: int) -> bool:
-        """Read as far as a record of ours; whether it counts."""
-        is_counted = False
-        try:
-            async for place, record in self._records(reader.next, offset + 1):
-                is_counted = reader.take(place, record)
-        except CollectedError as error:
-            raise UncertainError(
-                f"what became of transaction {offset} of {self.name} was collected before it was "
-                "read",
-                hint="look whether the transaction is there before it is done again",
-            ) from error
-        return is_counted
+    async def _counts(self, reader: LogReader, offset: int) -> bool | None:
+        """Read as far as a record of ours; whether it counts.
 
-    async def _catch_up(self, reader: _Reader) -> None:
+        None says that the ledger was shortened past it and does not speak of it: it did not count,
+        or, if our handle lapsed, was told more briefly.
+        """
+        for _ in range(TRIES_MAX):
+            is_counted = False
+            try:
+                start = reader.next or await self._beginning()
+                async for place, record in self._records(start, offset + 1):
+                    is_counted = reader.take(place, record)
+            except CollectedError:
+                reader.restart()
+                continue
+            if start <= offset:
+                return is_counted
+            await self._catch_up(reader)
+            return True if any(tx.id == offset for tx in reader.transactions) else None
+        raise self._too_fast()
+
+    async def _catch_up(self, reader: LogReader) -> None:
         """Read on to the ledger's end; from where it begins if what comes next was collected."""
         for _ in range(TRIES_MAX):
             start = reader.next or await self._beginning()
@@ -366,7 +336,10 @@ class Shelf:
                 reader.restart()
                 continue
             return
-        raise ConflictError(f"the ledger of {self.name} is collected faster than it is read")
+        raise self._too_fast()
+
+    def _too_fast(self) -> ConflictError:
+        return ConflictError(f"the ledger of {self.name} is collected faster than it is read")
 
     async def _beginning(self) -> int:
         try:
@@ -382,7 +355,7 @@ class Shelf:
                 if limit is not None and record.offset >= limit:
                     return
                 try:
-                    yield record.offset, _decoder.decode(record.body)
+                    yield record.offset, decoded_record(record.body)
                 except msgspec.MsgspecError as error:
                     raise CorruptionError(
                         f"record {record.offset} of the ledger of {self.name} cannot be read: "
@@ -423,11 +396,11 @@ class Shelf:
         return _run(self._cancel_dead())
 
     async def _cancel_dead(self) -> int:
-        reader = _Reader()
+        reader = LogReader()
         await self._catch_up(reader)
         if not reader.state.merges:
             return 0
-        dead = _dead_merges(reader, await self._leases.live())
+        dead = reader.dead_merges(await self._leases.live())
         if not dead:
             return 0
         visit = await self._enter(reader)
@@ -446,11 +419,11 @@ class Shelf:
     async def _compact(self) -> CompactReport:
         cancelled = 0
         for _ in range(TRIES_MAX):
-            reader = _Reader()
+            reader = LogReader()
             await self._catch_up(reader)
             state, before = reader.state, len(reader.transactions)
             live = await self._leases.live()
-            if _dead_merges(reader, live):
+            if reader.dead_merges(live):
                 # Before anything is dropped that its end, should it come after all, is judged by.
                 cancelled += await self._cancel_dead()
                 continue
@@ -460,7 +433,7 @@ class Shelf:
                 await self._bury(segment, docs, state.live[segment].documents)
             await self._remove(plan)
             buried = (reader.tombs | plan.tombstones.keys()) & state.live.keys()
-            short = Shortened(reader.next - 1, tuple(plan.kept), plan.last, tuple(sorted(buried)))
+            short = Shortened(plan.last, tuple(plan.kept), tuple(sorted(buried)))
             offset = await self._append(Record(shortened=short))
             if await self._counts(reader, offset):
                 await self._begin_at(offset)
@@ -497,7 +470,7 @@ class Shelf:
                 await self._log.cursors.save(CURSOR, offset, witness)
         await self._log.collect()
 
-    async def _sweep_orphans(self, reader: _Reader) -> int:
+    async def _sweep_orphans(self, reader: LogReader) -> int:
         """Remove what was uploaded long ago and never committed."""
         known = reader.state.live.keys() | reader.state.dead.keys()
         now_us = await self._leases.now_us()
@@ -518,7 +491,7 @@ class Shelf:
     async def _check(self) -> list[str]:
         report = await self._log.scrub(deep=True)
         wrong = [str(error) for error in report.errors]
-        visit = await self._enter(_Reader())
+        visit = await self._enter(LogReader())
         try:
             for number, live in visit.state.live.items():
                 name = f"segment.{number}.idx"
@@ -559,7 +532,7 @@ class Shelf:
                 continue
             return
 
-    async def _all_buried(self, reader: _Reader) -> dict[int, BitMap]:
+    async def _all_buried(self, reader: LogReader) -> dict[int, BitMap]:
         found = {}
         for number in reader.tombs & reader.state.live.keys():
             key = f"{self._prefix}segment.{number}.tomb"
@@ -569,12 +542,6 @@ class Shelf:
                 raise self._missing(key) from error
             found[number] = tombs.decoded(data, reader.state.live[number].documents, key)
         return found
-
-
-def _dead_merges(reader: _Reader, live: Mapping[str, int]) -> tuple[int, ...]:
-    """Merges whose leases are over."""
-    by = {tx.id: tx.by for tx in reader.transactions}
-    return tuple(started for started in reader.state.merges if by.get(started, "") not in live)
 
 
 def _check_tombs(documents: int, data: Buffer, name: str) -> list[str]:
