@@ -52,6 +52,7 @@ from cordwood.base.errors import (
     LimitError,
     NotFoundError,
     StateError,
+    StoreError,
     UncertainError,
 )
 from cordwood.index import tombs
@@ -260,26 +261,22 @@ class Shelf:
             if draft.start:
                 transaction = msgspec.structs.replace(transaction, by=visit.lease.key)
             offset = await self._append(Record(transaction=transaction))
-            counted = await self._counts(reader, offset)
-            if counted:
-                return offset
-            if counted is None:
-                self._check_known(visit, offset)
+            try:
+                counted = await self._counts(reader, offset)
+                if counted:
+                    return offset
+                if counted is None:
+                    visit.lease.check()  # While it holds, what the ledger leaves out is void.
+            except (StoreError, StateError) as error:
+                raise UncertainError(
+                    f"transaction {offset} of {self.name} was written, and whether it counts could "
+                    f"not be read: {error.message}",
+                    hint="look whether the transaction is there before it is done again",
+                ) from error
         raise ConflictError(
             f"a transaction of {self.name} was overtaken {TRIES_MAX} times",
             hint="try again: others commit very often",
         )
-
-    def _check_known(self, visit: ShelfVisit, offset: int) -> None:
-        """A transaction that the ledger does not speak of did not count, while its handle held."""
-        try:
-            visit.lease.check()
-        except StateError as error:
-            raise UncertainError(
-                f"the handle lapsed before it was known what became of transaction {offset} of "
-                f"{self.name}",
-                hint="look whether the transaction is there before it is done again",
-            ) from error
 
     async def _append(self, record: Record) -> int:
         """Append a record, once; if the answer is lost, look for it."""
@@ -298,11 +295,14 @@ class Shelf:
 
     async def _find(self, lost: UncertainError) -> int | None:
         try:
-            return await self._log.find_write(lost)
-        except UncertainError:
-            # Its place is still empty. A record that says nothing closes it, and then we know.
-            await self._write(Record())
-            return await self._log.find_write(lost)
+            try:
+                return await self._log.find_write(lost)
+            except UncertainError:
+                # Its place is still empty. A record that says nothing closes it; then we know.
+                await self._write(Record())
+                return await self._log.find_write(lost)
+        except StoreError as error:
+            raise lost from error
 
     async def _counts(self, reader: LogReader, offset: int) -> bool | None:
         """Read as far as a record of ours; whether it counts.

@@ -20,6 +20,7 @@ from cordwood.base.errors import (
     CordwoodError,
     NotFoundError,
     StateError,
+    StoreError,
     UncertainError,
 )
 from cordwood.index.draft import Draft, Ended, entries, idmaps_for
@@ -340,15 +341,17 @@ def test_commits_whose_answers_are_lost(fleet):
     fleet.created()
     chances = {Fault.ERROR_AFTER: 0.25, Fault.ERROR_BEFORE: 0.15, Fault.THROTTLED: 0.05}
     broken, store = faulty(fleet, "lost", write_faults=chances)
-    told, doubtful = [], []
+    told, doubtful, refused = [], [], set()
     engine = fleet.machine(store)
     for number in range(25):
         ids = {b"%02d a" % number: "all", b"%02d b" % number: "all"}
         try:
             written(engine, ids)
             told += list(ids)
-        except CordwoodError:
+        except UncertainError:
             doubtful.append(set(ids))
+        except CordwoodError:
+            refused |= set(ids)
         if number % 8 == 7:
             engine = fleet.machine(store)
     broken.heal()
@@ -356,6 +359,7 @@ def test_commits_whose_answers_are_lost(fleet):
     there = set(found(after))
     assert set(told) <= there
     assert len(told) >= 30
+    assert not refused & there
     assert all(pair <= there or not pair & there for pair in doubtful)
     assert len(there) == after.newest().documents
     assert broken.counts["put:error_after"] > 20
@@ -388,6 +392,29 @@ def test_a_commit_whose_answer_is_lost_for_good(fleet):
     assert 1 == len(finds)
     assert [b"a", b"b"] == found(engine)
     assert 2 == engine.newest().documents
+    engine.close()
+
+
+def test_a_commit_that_cannot_be_read_back_is_uncertain(fleet):
+    """It was written, and may count: that is not the error of one that did nothing."""
+    # EVIDENCE-OF: G-84
+    engine = fleet.created()
+    records, append = engine.home._records, engine.home._append
+
+    async def broken(start, limit):
+        raise StoreError("the store does not answer", operation="get", key="x")
+        yield
+
+    async def appending(record):
+        offset = await append(record)
+        engine.home._records = broken
+        return offset
+
+    engine.home._append = appending
+    with pytest.raises(UncertainError, match="could not be read"):
+        written(engine, {b"a": "all"})
+    engine.home._records = records
+    assert [b"a"] == found(engine)
     engine.close()
 
 
