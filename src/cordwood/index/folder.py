@@ -367,11 +367,19 @@ class Folder:
     def _handle(self, number: int) -> tuple[str, Held | None]:
         path = self._path(f"handles/{number:020d}_{self._entropy.token()[:16]}.active")
         try:
+            self._restore_folders()
             return path, self._disk.hold(path)
         except OSError as error:
             if error.errno in READ_ONLY:
                 return path, None  # What is open stays mapped, whoever removes its name.
             raise
+
+    def _restore_folders(self) -> None:
+        """Make the folders that are empty while nobody is there: many a copy leaves such out."""
+        for folder in ("handles", "merges", "spool"):
+            if not self._has(self._path(folder)):
+                with suppress(FileExistsError):
+                    self._disk.mkdir(self._path(folder))
 
     def _oldest(self, newest: int) -> int:
         """The state that the oldest open handle looks at; stale files of handles go."""

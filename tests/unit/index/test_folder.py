@@ -186,6 +186,19 @@ def test_an_open_handle_holds_up_a_compaction_and_keeps_its_answers(tmp_path):
     assert 1 == len(names)
 
 
+def test_a_copy_without_its_empty_folders_is_whole(tmp_path):
+    """As version control and copies to stores make them."""
+    engine = created(tmp_path / "index")
+    written(engine, {b"a": "all"})
+    engine.close()
+    for folder in ("handles", "merges", "spool"):
+        (tmp_path / "index" / folder).rmdir()
+    assert [b"a"] == found(opened(tmp_path / "index"))
+    written(engine, {b"b": "all"})
+    assert 1 == engine.merge(tiered=False)
+    assert [b"a", b"b"] == found(engine)
+
+
 def test_many_creators_at_once(tmp_path):
     """One wins, the others are told; and nothing is left of what they had made."""
     results = []
