@@ -21,7 +21,7 @@ import itertools
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ IDS_AT_ONCE = 65_536
 TERMS_AT_ONCE = 16_384
 LIST_BYTES_AT_ONCE = 4 << 20
 """A range of terms ends when a segment has so many, or so many bytes of lists."""
+
+_FILL_BYTES = 1 << 20
 
 Map = npt.NDArray[np.uint32]
 
@@ -78,11 +80,21 @@ def _new_maps(views: Sequence[View], path: Path) -> list[np.memmap[Any, Any]]:
     pairs = ((view.segment.number, place) for view, place in zip(views, places, strict=False))
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(views)) + b"".join(struct.pack("<QQ", *p) for p in pairs))
-        file.truncate(places[-1])
+        _fill(file, places[-1] - head)
     return [
         np.memmap(path, "<u4", "r+", place, (size // 4,))
         for place, size in zip(places, sizes, strict=False)
     ]
+
+
+def _fill(file: BinaryIO, size_bytes: int) -> None:
+    """Write zeros where a file is to be mapped.
+
+    Were it only made longer, a full disk would be found out when the mapped memory is written: by a
+    signal that ends the process.
+    """
+    places = range(0, size_bytes, _FILL_BYTES)
+    file.writelines(bytes(min(_FILL_BYTES, size_bytes - place)) for place in places)
 
 
 class IdMap:
@@ -94,6 +106,7 @@ class IdMap:
         Raises:
             CorruptionError: it is not whole.
         """
+        self._name = name
         raw = memoryview(data).cast("B")
         raw, digest = raw[:-8], bytes(raw[-8:])
         if xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little") != digest:
@@ -118,7 +131,14 @@ class IdMap:
 
     def moved(self, segment: int, docs: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         """The new numbers of documents that were not deleted before the merge."""
-        found: npt.NDArray[np.uint32] = self._blocks[segment][docs]
+        try:
+            found: npt.NDArray[np.uint32] = self._blocks[segment][docs]
+        except (KeyError, IndexError) as error:
+            raise CorruptionError(
+                f"{self._name} is of another merge: it does not know segment {segment}",
+                where=self._name,
+                hint="bring it back from a copy",
+            ) from error
         return found[found > 0]
 
 
@@ -179,7 +199,9 @@ def _lengths(views: Sequence[View], maps: Sequence[Map], spool: Path) -> npt.NDA
     total = sum(view.documents for view in views)
     if not total:
         return np.empty(0, np.uint32)
-    lengths = np.memmap(spool / "lengths", np.uint32, "w+", shape=(total,))
+    with (spool / "lengths").open("wb") as file:
+        _fill(file, 4 * total)
+    lengths = np.memmap(spool / "lengths", np.uint32, "r+", shape=(total,))
     for view, moved in zip(views, maps, strict=True):
         for start in range(0, len(moved), IDS_AT_ONCE):
             some = slice(start, start + IDS_AT_ONCE)
