@@ -200,13 +200,14 @@ class Sources:
 
     def lines(self, finder: Finder, name: bytes) -> Iterator[Line]:
         """The lines of a file that match."""
-        before = 0
+        before, counted = 0, b""
         path = os.path.join(self.root, path_of(name))
         try:
             for block in read_blocks(path, size_of(name)):
+                before += counted.count(b"\n")  # Only now: most files are one block.
+                counted = block
                 for line in finder.lines(block):
-                    yield line._replace(number=line.number + before)
-                before += block.count(b"\n")
+                    yield line._replace(number=line.number + before) if before else line
         except OSError as error:
             if not is_gone(error):
                 self._tell(path, error)
