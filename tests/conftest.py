@@ -12,6 +12,9 @@ from cordwood.testing.servers import azure_server, azurite_missing, s3_server
 
 pytest.register_assert_rewrite("cordwood.testing.stores")
 
+# Every JVM that a test starts, in whatever process, starts quickly instead of becoming fast.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -51,12 +54,10 @@ def azure():
 
 
 QUICK_SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": 2,
     "spark.sql.streaming.pollingDelay": "10ms",
 }
-"""A JVM that starts quickly instead of becoming fast."""
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ def test_killed_workers(tmp_path):
 
 def test_a_few_killed_workers(tmp_path):
     """Two at once, three killed."""
-    # EVIDENCE-OF: G-80, G-81, G-83, G-84
+    # EVIDENCE-OF: G-82, G-83, G-85, G-86
     kill_workers(tmp_path / "index", workers=2, kills=3, lines=8)
 
 

@@ -176,7 +176,7 @@ def cut(model, step, seed, **options):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_power_cut_at_every_step(model, stride):
     """Acknowledged transactions are there, the one on its way is whole or not at all."""
-    # EVIDENCE-OF: G-81, G-83, G-84
+    # EVIDENCE-OF: G-83, G-85, G-86
     for step in range(0, steps_of(model) + 1, stride):
         client, found = cut(model, step, "once")
         client.check(found, (model, step))
@@ -186,7 +186,7 @@ def test_power_cut_at_every_step(model, stride):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_a_process_that_dies_at_every_step(model, stride):
     """The disk stays: another process finds all that was acknowledged, and no lock in its way."""
-    # EVIDENCE-OF: G-81, G-83, G-84
+    # EVIDENCE-OF: G-83, G-85, G-86
     for step in range(0, steps_of(model) + 1, stride):
         disk = CrashDisk(model)
         client = Client(disk)
@@ -201,7 +201,7 @@ def test_a_process_that_dies_at_every_step(model, stride):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_failure_at_every_step(number, stride):
     """A step that fails is reported truthfully; the work goes on, and nothing is lost by it."""
-    # EVIDENCE-OF: G-83
+    # EVIDENCE-OF: G-85
     for step in range(1, steps_of("posix") + 1, stride):
         disk = CrashDisk()
         client = Client(disk)
@@ -241,7 +241,7 @@ def attempt(client, call, number):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_failure_then_power_cut(model, stride):
     """After a failed step, a power cut loses nothing that had returned."""
-    # EVIDENCE-OF: G-83
+    # EVIDENCE-OF: G-85
     for step in range(1, steps_of(model) + 1, stride):
         disk = CrashDisk(model)
         client = Client(disk)

@@ -75,7 +75,7 @@ def segment(data):
 
 def test_a_reader_made_from_the_page(root):
     """Ledger, segments, tombstones, idmaps, numbers and config say what was done."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     config = msgspec.json.decode((root / "config").read_bytes(), type=dict[str, msgspec.Raw])
     assert xxhash.xxh3_64_hexdigest(bytes(config["index"])).encode() in bytes(config["xxh3"])
     found = list(frames((root / "transaction.log").read_bytes()))

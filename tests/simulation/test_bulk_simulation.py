@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.log import bulk, uploads
 from cordwood.testing.bulksim import BulkSimulation
 from cordwood.testing.verdict import ModelBrokenError
@@ -49,7 +50,7 @@ def test_a_sweep_that_does_not_fence_is_caught(monkeypatch):
         return (await objects.load()).manifest
 
     async def nothing(*_):
-        return None
+        return OFFSET_LIMIT
 
     monkeypatch.setattr(uploads, "have_replaced", load)
     monkeypatch.setattr(bulk.Committer, "_look_at", nothing)

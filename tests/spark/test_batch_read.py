@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import threading
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from cordwood import CollectedError, InvalidInputError, NotFoundError, sync
+from cordwood import CollectedError, InvalidInputError, NotFoundError, Token, sync
 from cordwood.spark import read_log, release
+from cordwood.spark.batch_reader import reader_of
+from cordwood.spark.schema import OFFSET
 
 
 def offsets(frame):
@@ -60,12 +65,44 @@ def test_a_schema_is_a_projection(spark, log, url, fill):
 
 def test_a_frame_is_frozen_and_a_fresh_load_is_not(spark, log, url, fill):
     """What was planned stays; what is loaded again sees what came."""
+    # EVIDENCE-OF: G-80
     fill(log, fragments=2)
     frame = spark.read.format("cordwood").load(url)
     assert frame.count() == 20
     fill(log, fragments=1)
     assert frame.count() == 20
     assert spark.read.format("cordwood").load(url).count() == 30
+
+
+def test_nobody_sees_half_an_append_or_half_a_commit(log, url):
+    """Reads that are planned while others write have a whole number of them, in order."""
+    # EVIDENCE-OF: G-80
+    is_over = threading.Event()
+
+    def write():
+        batch = 0
+        while not is_over.is_set():
+            token = Token("job", batch)
+            bodies = pa.table({"body": [b"%d" % batch] * 5})
+            log.commit([log.stage(bodies, token) for _ in range(3)], token)
+            with log.writer() as writer:
+                writer.append_many([b"append"] * 15)
+            batch += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    counts = []
+    try:
+        while len(counts) < 20 or counts[-1] < 90:
+            reader = reader_of(StructType([OFFSET]), {"path": url})
+            batches = [b for split in reader.partitions() for b in reader.read(split)]
+            found = [offset for batch in batches for offset in batch.column(0).to_pylist()]
+            assert found == list(range(1, len(found) + 1))
+            counts.append(len(found))
+    finally:
+        is_over.set()
+        writer.join()
+    assert {0} == {count % 15 for count in counts}
 
 
 def test_filters_leave_other_queries_alone(spark, log, url, fill):
@@ -158,6 +195,7 @@ def test_counts_and_bounds_come_from_the_manifest(spark, log, url, fill, tmp_pat
 
 def test_read_log_is_fresh_and_frozen(spark, log, url, fill):
     """It sees the log as it is at the call, whenever it is used."""
+    # EVIDENCE-OF: G-80
     fill(log, fragments=2)
     frame = read_log(spark, url, columns=["offset"], start=5)
     fill(log, fragments=1)
@@ -192,6 +230,7 @@ def test_read_log_says_at_once_what_is_wrong(spark, log, url, fill, arguments, e
 
 def test_what_is_read_stays_while_collection_goes_on(spark, log, url, fill):
     """A pin keeps the files of a read; the log itself moves on, and a fresh read starts later."""
+    # EVIDENCE-OF: G-81
     fill(log, fragments=20)
     frame = read_log(spark, url, ["offset", "body"])
     planned = spark.read.format("cordwood").load(url)
@@ -209,8 +248,24 @@ def test_what_is_read_stays_while_collection_goes_on(spark, log, url, fill):
     assert len(before) - len(log.state().pins) == 1
 
 
+def test_a_forgotten_frame_stays_pinned_for_what_was_made_of_it(spark, log, url, fill):
+    """Until everything of the process is released: nothing else tells when it is not needed."""
+    # EVIDENCE-OF: G-81
+    fill(log, fragments=4)
+    release()
+    derived = read_log(spark, url).where("offset > 10")
+    gc.collect()
+    log.cursors.init("done", 41)
+    log.collect(wait_s=30)
+    assert derived.count() == 30
+    assert len(log.state().pins) == 1
+    release()
+    assert log.state().pins == ()
+
+
 def test_without_a_pin_a_read_that_is_too_late_says_so(spark, log, url, fill):
     """A file that was collected ends the read; no record is left out in silence."""
+    # EVIDENCE-OF: G-81
     fill(log, fragments=4)
     frame = spark.read.format("cordwood").option("pinTtl", "0").load(url)
     assert frame.count() == 40

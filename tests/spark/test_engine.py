@@ -28,7 +28,7 @@ from cordwood import (
 from cordwood.base.clock import SeededEntropy
 from cordwood.pipeline import divide
 from cordwood.pipeline.job import rebuild
-from cordwood.spark.engine import SparkEngine, _check_can_travel
+from cordwood.spark.engine import SparkEngine, check_can_travel
 from cordwood.spark.jobs import (
     Failure,
     UnitFailedError,
@@ -245,7 +245,7 @@ async def test_a_store_that_does_not_travel(engine, tmp_path):
         await scrub_log(log, engine=engine)
     remote = cordwood.Store("s3://bucket/x", endpoint="http://127.0.0.1:1", region="x")
     with pytest.raises(StateError, match="do not travel"):
-        _check_can_travel(remote)
+        check_can_travel(remote)
     assert "no task of Spark can reach it" in engine.refuses([log.store])
     assert "do not travel" in engine.refuses([cordwood.Store(f"file://{tmp_path}"), remote])
     assert "" == engine.refuses([cordwood.Store(f"file://{tmp_path}")])

@@ -130,6 +130,68 @@ def test_a_cursor_ahead_of_the_checkpoint_is_moved_back(make, store):
     assert log.cursors.load("copy").offset == 11
 
 
+def test_a_cursor_is_one_querys(make, store):
+    """Another one that was given its name is refused before it reads, and moves nothing."""
+    # EVIDENCE-OF: G-65
+    log = make("a", 10)
+    slow = stream(f"{store}/a", cursor="copy", maxFragmentsPerTrigger=1)
+    at, _ = step(slow, slow.initialOffset())
+    fast = stream(f"{store}/a", cursor="copy")
+    with pytest.raises(StateError, match="the cursor 'copy' of log 'a' belongs to the query"):
+        step(fast, fast.initialOffset())
+    assert log.cursors.load("copy").offset == 1
+    slow.commit(at)
+    again = stream(f"{store}/a", cursor="copy", maxFragmentsPerTrigger=1)
+    assert step(again, at)[1] == 10
+    assert log.cursors.load("copy").offset == 11
+
+
+def test_a_query_that_died_in_its_first_batch_has_its_cursor(make, store):
+    """Spark asks anew where it begins, and has the end of the batch in the checkpoint."""
+    make("a", 2)
+    first = stream(f"{store}/a", cursor="copy")
+    end, _ = step(first, first.initialOffset())
+    again = stream(f"{store}/a", cursor="copy")
+    splits = again.partitions(again.initialOffset(), end)
+    assert sum(batch.num_rows for split in splits for batch in again.read(split)) == 20
+    again.commit(end)
+
+
+def test_a_cursor_is_taken_when_asked(make, store):
+    """By a new query, from where it stands; the old one is told, and moves it no more."""
+    log = make("a", 4)
+    old = stream(f"{store}/a", cursor="copy", maxFragmentsPerTrigger=1)
+    at, _ = step(old, old.initialOffset())
+    old.commit(at)
+    new = stream(f"{store}/a", cursor="copy", takeCursor="true")
+    end, count = step(new, new.initialOffset())
+    assert count == 30
+    new.commit(end)
+    with pytest.raises(StateError, match=r"'copy' of log 'a' was not moved to 11: .* to"):
+        old.commit(at)
+    with pytest.raises(StateError, match="belongs to the query"):
+        step(stream(f"{store}/a", cursor="copy", takeCursor="true"), at)
+    new.commit(end)
+    assert log.cursors.load("copy").offset == 41
+    log.cursors.save("copy", 41, log.cursors.load("copy"))
+    other = stream(f"{store}/a", cursor="copy")
+    assert step(other, other.initialOffset())[1] == 0
+
+
+def test_a_cursor_that_cannot_be_moved_says_which(make, store):
+    """And what that means: it was deleted, and collection went past what the query finished."""
+    log = make("a", 4)
+    reader = stream(f"{store}/a", cursor="copy", maxFragmentsPerTrigger=1)
+    at, _ = step(reader, reader.initialOffset())
+    log.cursors.delete("copy", log.cursors.load("copy"))
+    log.cursors.init("other", 31)
+    log.collect(wait_s=30)
+    with pytest.raises(CollectedError) as refused:
+        reader.commit(at)
+    assert "the cursor 'copy' of log 'a' was not moved to 11: offset 11" in str(refused.value)
+    assert "No batch is lost" in str(refused.value)
+
+
 def test_a_cursor_that_was_deleted_is_made_again(make, store):
     """A query that goes on goes on holding back collection."""
     log = make("a", 2)

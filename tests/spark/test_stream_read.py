@@ -167,6 +167,64 @@ def test_a_start_that_was_collected(log, follow):
     assert [numbers(made.state().oldest_offset, 25)] == batches
 
 
+def test_a_start_behind_the_end(log, follow):
+    """Is a mistake in an option, and not one of the checkpoint."""
+    log(4)
+    with pytest.raises(Exception, match="option startOffset is 300, and log 'orders' ends at 5"):
+        follow(startOffset=300)
+    assert [] == follow(startOffset=5)
+
+
+def test_keys_that_come_later_are_not_dropped(spark, log, follow, url):
+    """A query that has no columns for them fails, and has them when it is made again."""
+    # EVIDENCE-OF: G-64
+    made = log(2)
+    stream = spark.readStream.format("cordwood").load(url)
+    with made.writer() as writer:
+        writer.append(b"3", key=b"k")
+    with pytest.raises(Exception, match="log 'orders' has keys, headers or streams, which it had"):
+        copy(stream.drop("offset", "timestamp"), f"{url}-copy")
+    assert [numbers(1, 4)] == follow()
+    chosen = spark.readStream.format("cordwood").schema("body BINARY").load(url)
+    copy(chosen, f"{url}-bodies")
+    copy(
+        spark.readStream.format("cordwood").load(url).drop("offset", "timestamp"),
+        f"{url}-with-keys",
+    )
+    with sync.Log.from_url(f"{url}-with-keys").reader() as reader:
+        assert [None, None, b"k"] == [record.key for record in reader.read()]
+
+
+def test_a_batch_that_is_in_the_sink_and_gone_from_the_source(spark, log, url, tmp_path):
+    """The driver died between the two notes, then the source was collected: what to do is said."""
+    made = log(10, each=10)
+
+    def run(name="", **options):
+        stream = spark.readStream.format("cordwood").options(**options).load(url)
+        copy(stream.select("body"), f"{url}-copy", name)
+
+    run()
+    for name in ("0", ".0.crc"):
+        (tmp_path / "wood" / "orders-copy-checkpoint" / "commits" / name).unlink()
+    made.cursors.init("other", 51)
+    made.collect(wait_s=10)
+    with pytest.raises(Exception, match="if the sink has it already, up to 101: start a new query"):
+        run()
+    with pytest.raises(Exception, match="start the producer anew behind this batch"):
+        run(onCollected="oldest")
+    log(1, each=10)
+    run("-2", startOffset=101)
+    with sync.Log.from_url(f"{url}-copy").reader() as reader:
+        assert numbers(1, 111) == [record.body.decode() for record in reader.read()]
+
+
+def copy(stream, url, name=""):
+    """What there is, into another log."""
+    path = f"{url.removeprefix('file://')}-checkpoint{name}"
+    query = stream.writeStream.format("cordwood").option("checkpointLocation", path)
+    query.trigger(availableNow=True).start(url).awaitTermination()
+
+
 def test_a_checkpoint_of_another_log(log, follow, url):
     """A log that was made anew is not taken for the old one."""
     log(4)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from cordwood import sync
+from cordwood import NotFoundError, sync
 
 
 @pytest.fixture
@@ -31,12 +31,13 @@ def files(tmp_path):
 def run(spark, files, url, tmp_path):
     """`run()`: one query over what there is, a file a batch, into the log."""
 
-    def start(checkpoint=tmp_path / "checkpoint", **options):
+    def start(checkpoint=tmp_path / "checkpoint", where="true", **options):
         lines = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", 1)
             .load(str(files.directory))
             .withColumnRenamed("value", "body")
+            .where(where)
         )
         query = (
             lines.writeStream.format("cordwood")
@@ -105,6 +106,31 @@ def test_two_queries_into_one_log(run, files, url, tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b")
     assert sorted(expected(files) * 2) == sorted(bodies(url))
+
+
+def test_a_log_that_was_destroyed_is_not_made_again(run, files, url):
+    """Only a query's first batch makes its log; later ones belong to that, and to no other."""
+    # EVIDENCE-OF: G-64
+    files(2)
+    run()
+    log = sync.Log.from_url(url)
+    log.destroy()
+    files(1)
+    with pytest.raises(Exception, match="the log that the batches before batch 2 went to is gone"):
+        run()
+    with pytest.raises(NotFoundError):
+        log.state()
+    log.create()
+    with pytest.raises(Exception, match="knows nothing of producer"):
+        run()
+    assert 1 == log.state().next_offset
+
+
+def test_a_query_whose_first_batch_is_empty(run, files, url):
+    """It has begun all the same: the next batch goes to the same log."""
+    files(2)
+    run(where="body LIKE '1:%'")
+    assert [f"1:{i}" for i in range(50)] == bodies(url)
 
 
 def test_a_stream_has_its_own_id(run, files):

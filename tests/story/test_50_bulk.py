@@ -128,6 +128,37 @@ async def test_a_producer_that_comes_back_after_others(log, bodies):
     assert 60 == len(await bodies(log))
 
 
+async def test_a_chain_of_batches_stays_in_one_log(log, bodies):
+    """A log that was made anew, or another one, lacks what came before: it takes no later batch."""
+    # EVIDENCE-OF: G-62
+    await log.create()
+    for batch in range(2):
+        token = Token("query", batch, chained=True)
+        await log.commit(await stage(log, token, [b"%d" % batch]), token)
+    copy = cordwood.Log(log.store, "copy")
+    await log.copy(copy)
+    await log.destroy()
+    await log.create()
+    token = Token("query", 2, chained=True)
+    with pytest.raises(StateError, match="knows nothing of producer 'query', whose batch 2"):
+        await log.commit(await stage(log, token, [b"2"]), token)
+    assert [] == await bodies(log)
+    await copy.commit(await stage(copy, token, [b"2"]), token)
+    assert [b"0", b"1", b"2"] == await bodies(copy)
+
+
+async def test_a_chain_may_begin_with_an_empty_batch(log, bodies):
+    """The log remembers that it began here, and no manifest is written for it."""
+    await log.create()
+    before = await log.manifest()
+    for _ in range(2):
+        assert 0 == (await log.commit([], Token("query", 0, chained=True))).records
+    assert before == await log.manifest()
+    token = Token("query", 3, chained=True)
+    await log.commit(await stage(log, token, [b"3"]), token)
+    assert [b"3"] == await bodies(log)
+
+
 async def test_an_empty_commit(log, bodies):
     """Writes nothing, not even the token."""
     await log.create()
@@ -267,6 +298,25 @@ async def test_the_root_is_small_again_after_a_large_commit(log, bucket):
     assert (True, 1000, 1000) == (report.ok, report.records, report.fragments)
 
 
+async def test_a_commit_of_very_many_uploads(log, bucket, monkeypatch):
+    """As of a job of terabytes: one swap, then the root becomes small in a few."""
+
+    async def believe(_, one):
+        return one.at_us
+
+    await log.create()
+    (one,) = await stage(log, JOB, [b"x"])
+    count = 12_000
+    many = [msgspec.structs.replace(one, id=f"{n:032x}") for n in range(count)]
+    monkeypatch.setattr(bulk.Committer, "_look", believe)
+    done = await log.commit(many, JOB)
+    assert (1, count) == (done.offset, done.records)
+    assert 16_000 > len(await bucket.get(paths.MANIFEST))
+    async with log.reader() as reader:
+        found = await reader.scan()
+    assert [one.path for one in many] == [fragment.path for fragment in found]
+
+
 async def test_records_that_are_all_alike(log, bodies, monkeypatch):
     """Equal uploads add up to equal sums: nodes of another shape have the name, and are told."""
 
@@ -370,6 +420,57 @@ async def test_a_slow_commit_to_a_log_that_stands_still(place, time, numbers, ho
         await log.commit(await stage(log, token, [b"b"]), token)
         await log.collect(wait_s=0)
     assert [b"1", b"a", b"b", b"b", b"b", b"b"] == await bodies(log)
+
+
+YEAR_S = 365 * 86_400
+
+
+async def test_a_store_whose_clock_was_ahead_once(place, time, numbers, bucket_of, bodies):
+    """What it left behind in the future holds up no commit, no sweep, and ends no pin."""
+    # EVIDENCE-OF: G-38, G-63
+    log, bucket = await numbers(place, 1), bucket_of(place)
+    await log.cursors.init("hold", 1)
+    time.pass_s(YEAR_S)
+    await log.commit(await stage(log, JOB, [b"a"]), JOB)
+    time.pass_s(2 * STAGED_GRACES * 60)
+    await log.collect(wait_s=0)
+    time.pass_s(-YEAR_S)
+    token = Token("later")
+    staged = await stage(log, token, [b"b"])
+    await log.pin("backup", 1, 2, ttl_s=60)
+    await log.collect(wait_s=0)
+    assert ("backup",) == (await log.state()).pins
+    with pytest.raises(cordwood.AlreadyExistsError):
+        await log.pin("backup", 1, 2, ttl_s=60)
+    await log.commit(staged, token)
+    assert [b"1", b"a", b"b"] == await bodies(log)
+    await stage(log, Token("dead"), [b"x"])
+    time.pass_s(2 * STAGED_GRACES * 60)
+    assert 1 == (await log.collect(wait_s=0)).deleted
+    assert 2 == len(await uploads(bucket))
+
+
+async def test_a_clock_that_goes_back_during_a_sweep(place, time, numbers, hooked, bucket_of):
+    """What seemed old may be committed yet: nothing is deleted."""
+    # EVIDENCE-OF: G-63
+    log, bucket = await numbers(place, 1), bucket_of(place)
+    await log.cursors.init("hold", 1)
+    staged = await stage(log, JOB, [b"a"])
+    went_back = []
+
+    async def go_back(call, key, data, mode):
+        if key.endswith(paths.MANIFEST) and not went_back:
+            went_back.append(key)
+            time.pass_s(-YEAR_S)
+        return await call()
+
+    time.pass_s(YEAR_S)
+    seen = cordwood.Log(cordwood.Store.over(hooked(place, put=go_back)), "orders")
+    with pytest.raises(StateError, match="clock went back"):
+        await seen.collect(wait_s=0)
+    assert went_back
+    assert [staged[0].path] == await uploads(bucket)
+    assert (await log.commit(staged, JOB)).is_new
 
 
 async def test_uploads_are_collected_like_any_fragment(
@@ -487,6 +588,31 @@ async def test_staging_that_takes_too_long_does_not_count(place, time, numbers, 
         return await call()
 
     log = cordwood.Log(cordwood.Store.over(hooked(place, put=slow)), "orders", clock=time)
+    with pytest.raises(StoreError, match="took 2161 s"):
+        await stage(log, JOB, [b"a"])
+
+
+async def test_a_machine_that_is_suspended_while_it_stages(place, time, numbers, hooked):
+    """Its monotonic clock stood still: wall time tells."""
+    # EVIDENCE-OF: G-63
+
+    class Suspended:
+        """As the machine sees it when it wakes."""
+
+        now_us = staticmethod(time.now_us)
+
+        def monotonic_s(self):
+            return 0.0
+
+    await numbers(place, 1)
+
+    async def sleep(call, key, data, mode):
+        if paths.is_bulk(key.removeprefix("orders/")):
+            time.pass_s(STAGED_GRACES * 60 / 4 + 1)
+        return await call()
+
+    store = cordwood.Store.over(hooked(place, put=sleep))
+    log = cordwood.Log(store, "orders", clock=Suspended())
     with pytest.raises(StoreError, match="took 2161 s"):
         await stage(log, JOB, [b"a"])
 

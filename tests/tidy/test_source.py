@@ -172,6 +172,7 @@ def test_every_module_can_be_imported(path):
 
 
 TWINS = (
+    "Collection",
     "Cursors",
     "Delta",
     "Fleet",

@@ -11,7 +11,7 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,28 @@ class SegmentCache:
     """The segments of one index."""
 
     def __init__(self, folder: str | None, name: str, *, limit_bytes: int = LIMIT_BYTES) -> None:
-        """Under `folder`, or the system's folder for what may be lost; no I/O."""
+        """Under `folder`, or the system's folder for what may be lost; no I/O.
+
+        Of a store in memory nothing is kept: it is no nearer here.
+        """
+        self._is_off = name.startswith("memory:")
         base = Path(folder or tempfile.gettempdir()) / "cordwood-cache"
         self._folder = base / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._limit_bytes = limit_bytes
 
-    def open(self, number: int, fetch: Callable[[], bytes]) -> Any:
-        """A segment's bytes, mapped; fetched first if they are not here."""
-        path = self._folder / f"{number}.idx"
+    def find(self, number: int) -> Any:
+        """A segment's bytes, mapped, if they are here and whole; else None."""
         with suppress(OSError, CorruptionError, ValueError):
-            return self._mapped(path)
-        data = fetch()
-        self._keep(path, data)
-        with suppress(OSError, CorruptionError, ValueError):
-            return self._mapped(path)
-        return data  # No folder to be had: then from memory.
+            return self._mapped(self._folder / f"{number}.idx")
+        return None
+
+    def keep(self, number: int, data: bytes) -> Any:
+        """Keep a segment that was fetched; its bytes, mapped."""
+        if self._is_off:
+            return data
+        self._write(self._folder / f"{number}.idx", data)
+        found = self.find(number)
+        return data if found is None else found  # No folder to be had: then from memory.
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Segments that are gone."""
@@ -60,7 +67,7 @@ class SegmentCache:
             os.utime(path)
         return view
 
-    def _keep(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path, data: bytes) -> None:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(len(data))

@@ -39,6 +39,7 @@ from cordwood.index.query import Query
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import Splitter, Tokenizer, as_texts, tokenizer
+from cordwood.store.disk import Disk
 
 SEGMENT_BYTES = 64 << 20
 """A transaction writes a segment when it has gathered so much text: six times that in memory."""
@@ -497,7 +498,7 @@ class Writing:
             facts = self._builder.write(sink)
         self._builder = self._engine.builder()
         if facts.documents:
-            self._segments[number] = (path, Segment(number, path.read_bytes(), path.name))
+            self._segments[number] = (path, Segment(number, Disk().map(str(path)), path.name))
 
     def _check_open(self) -> None:
         if self.is_over:

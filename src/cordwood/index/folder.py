@@ -535,7 +535,7 @@ class Folder:
         """A file is missing of an index that is there, or there is no index."""
         if self._has(self._path("config")) or self._has(self._ledger.path):
             return CorruptionError(message, hint="bring it back from a copy")
-        return NotFoundError(message, hint="create the index first")
+        return NotFoundError(f"there is no index at {self._root}", hint="create the index first")
 
 
 def _sync(path: Path) -> None:

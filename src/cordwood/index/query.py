@@ -157,8 +157,9 @@ class _Parser:
             else:
                 wanted.append(chain)
         if not wanted and not unwanted:
-            place = piece.place if piece else len(self._text)
-            self._refuse(place, "these parentheses are empty" if piece else "something is missing")
+            if piece is None:
+                return Or(())  # Behind a parenthesis that is not closed: who opened it says so.
+            self._refuse(piece.place, "these parentheses are empty")
         found = wanted[0] if len(wanted) == 1 else Or(tuple(wanted))
         if not unwanted:
             return found

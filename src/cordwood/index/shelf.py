@@ -127,6 +127,16 @@ class Shelf:
         self._cache = SegmentCache(cache, self.name)
 
     @property
+    def store_url(self) -> str:
+        """The store it is in."""
+        return self._store.url
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of its objects begin with."""
+        return self._prefix
+
+    @property
     def name(self) -> str:
         """Its place."""
         return f"{self._store.url}/{self._prefix}".rstrip("/")
@@ -213,15 +223,14 @@ class Shelf:
 
     def open_segment(self, number: int) -> Any:
         """See `Home`: from the folder on this machine, into which it is brought first."""
+        found = self._cache.find(number)
+        if found is not None:
+            return found
         key = f"{self._prefix}segment.{number}.idx"
-
-        def fetch() -> bytes:
-            try:
-                return bytes(_run(self._store.get(key)).data)
-            except NotFoundError as error:
-                raise self._missing(key) from error
-
-        return self._cache.open(number, fetch)
+        try:
+            return self._cache.keep(number, bytes(_run(self._store.get(key)).data))
+        except NotFoundError as error:
+            raise self._missing(key) from error
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
@@ -432,6 +441,9 @@ class Shelf:
             for segment, docs in plan.tombstones.items():
                 await self._bury(segment, docs, state.live[segment].documents)
             await self._remove(plan)
+            if plan.kept == reader.transactions:
+                orphans = await self._sweep_orphans(reader)
+                return CompactReport(0, 0, before, before, cancelled, orphans)
             buried = (reader.tombs | plan.tombstones.keys()) & state.live.keys()
             short = Shortened(plan.last, tuple(plan.kept), tuple(sorted(buried)))
             offset = await self._append(Record(shortened=short))

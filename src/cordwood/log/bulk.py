@@ -78,8 +78,8 @@ from cordwood.log.records import Content, content_of_arrow
 from cordwood.log.recovery import BeforeNaming, Ground, Tail, find_ground, next_tag
 from cordwood.log.seal import sealed
 
-UPLOADS_MAX = 10_000
-"""Uploads of one commit: each is a pointer in the root until it is folded."""
+UPLOADS_MAX = 50_000
+"""Uploads of one commit: each is a pointer of 220 bytes in the root until it is folded."""
 
 COMPRESSIONS = get_args(fragments.Compression)
 
@@ -108,6 +108,9 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
     """Which run of the producer, for people."""
     once: bool = False
     """Whether it is made for one job and asked for by that alone: it may be forgotten in time."""
+    chained: bool = False
+    """Whether its producer's batches, from 0 on, must all go to one log. Another log, such as one
+    that was made anew under the name, knows nothing of the producer and refuses a later batch."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be one."""
@@ -183,14 +186,16 @@ async def stage(
     given = (content_of_arrow(data), token, entropy.token(), clock.now_us(), compression)
     is_small = given[0].num_bytes <= INLINE_BYTES_MAX
     staged, body = _build(*given) if is_small else await in_worker(_build, *given)
-    started_s = clock.monotonic_s()
+    started_s, started_us = clock.monotonic_s(), clock.now_us()
     try:
         await objects.store.put(objects.key(staged.path), body, "create")
     except AlreadyExistsError as error:
         raise ConflictError(
             f"the upload {staged.path} exists already", hint="stage the records again"
         ) from error
-    took_s = clock.monotonic_s() - started_s
+    # By both clocks: while a machine is suspended the one stands still, and the other may be set.
+    # The store is not asked, since thousands that stage at once would all write one object.
+    took_s = max(clock.monotonic_s() - started_s, (clock.now_us() - started_us) / 1_000_000)
     if took_s > manifest.staged_s / 4:
         # Its first attempt may be old enough to be swept although the object is young.
         raise StoreError(
@@ -241,7 +246,8 @@ class Committer:
 
         Raises:
             StateError: the log is sealed; or the token was committed with other records, or is
-                older than what its producer committed last; or an upload is too old.
+                older than what its producer committed last; or an upload is too old; or the batches
+                before a chained one went to another log.
             InvalidInputError: an upload belongs to another token.
             UncertainError: it may have taken effect, and the store does not answer any more.
         """
@@ -261,6 +267,7 @@ class Committer:
                 if ground.manifest.seal is not None:
                     raise sealed(self._objects.name, ground.manifest.seal)
                 if not staged:
+                    await self._begin_chain(ground.manifest, token)
                     return Committed(ground.manifest.next_offset, 0, is_new=True)
                 if ground.named:
                     await self._check_age(oldest_us, ground.manifest)
@@ -292,15 +299,7 @@ class Committer:
     async def _swap(self, ground: Ground, staged: Sequence[Staged], token: Token) -> Committed:
         manifest = ground.manifest
         count = sum(one.records for one in staged)
-        producer = Producer(
-            token.id,
-            token.batch,
-            token.nonce,
-            count,
-            manifest.next_offset,
-            self._clock.now_us(),
-            token.once,
-        )
+        producer = self._producer(manifest, token, count)
         producers = (*(p for p in manifest.producers if p.id != token.id), producer)
         for left in producers[:-PRODUCERS_MAX]:
             await remember(self._objects, manifest.incarnation, left)
@@ -317,6 +316,17 @@ class Committer:
             # The records are in the log. Should this fail, the next writer folds.
             await self._fold(wanted, etag)
         return Committed(producer.offset, count, is_new=True)
+
+    def _producer(self, manifest: Manifest, token: Token, count: int) -> Producer:
+        """What will be known of the token: so many records at the end of the log."""
+        now_us, offset = self._clock.now_us(), manifest.next_offset
+        return Producer(token.id, token.batch, token.nonce, count, offset, now_us, token.once)
+
+    async def _begin_chain(self, manifest: Manifest, token: Token) -> None:
+        """An empty first batch leaves no record: note that the chain begins in this log."""
+        if token.chained and token.batch == 0:
+            first = self._producer(manifest, token, 0)
+            await remember(self._objects, manifest.incarnation, first)
 
     async def _look_at(self, staged: Sequence[Staged]) -> int:
         """Raise unless every upload is what it is said to be; when the oldest was made."""
@@ -348,18 +358,28 @@ class Committer:
 
     async def _check_age(self, oldest_us: int, manifest: Manifest) -> None:
         """Rule 4. The clock is asked after the manifest was loaded: see log/uploads.py."""
-        now_us = await store_time_us(self._objects, self._entropy)
-        if now_us - oldest_us > manifest.staged_s * 1_000_000 // 2:
-            raise _GoneError(
-                f"uploads made {(now_us - oldest_us) // 1_000_000} s ago, by the store's clock, "
-                "cannot be committed any more",
-                hint="nothing was written; write the records again. A commit has to come within "
-                f"{manifest.staged_s // 2} s, which is {STAGED_GRACES // 2} times the log's grace",
-            )
+        now_us = oldest_us
+        for surely in (False, True):
+            now_us = await store_time_us(self._objects, self._entropy, surely=surely)
+            if now_us - oldest_us <= manifest.staged_s * 1_000_000 // 2:
+                return
+        raise _GoneError(
+            f"uploads made {(now_us - oldest_us) // 1_000_000} s ago, by the store's clock, "
+            "cannot be committed any more",
+            hint="nothing was written; write the records again. A commit has to come within "
+            f"{manifest.staged_s // 2} s, which is {STAGED_GRACES // 2} times the log's grace",
+        )
 
     async def _find(self, manifest: Manifest, token: Token) -> Producer | None:
         """What is known of the token's producer, if the token must not be committed any more."""
         known = await find_producer(self._objects, manifest, token.id)
+        if known is None and token.chained and token.batch:
+            raise StateError(
+                f"log {self._objects.name!r} knows nothing of producer {token.id!r}, whose batch "
+                f"{token.batch} this is; nothing was written",
+                hint="its batches before went to another log, which was destroyed since, or has "
+                "another name: start the producer anew (a query: with a checkpoint of its own)",
+            )
         if known is None or known.batch < token.batch:
             return None
         # Seen by reading: it must survive a power cut before anybody relies on it.
@@ -458,8 +478,9 @@ def _answer(known: Producer, staged: Sequence[Staged], token: Token) -> Committe
         raise StateError(
             f"batch {token.batch} of producer {token.id!r} was committed with {known.records} "
             f"records, not {count}; nothing was written",
-            hint="a batch must not change when it is written again: two producers have one id, or "
-            "its source gave other records the second time",
+            hint="the batch is in the log as it was first written. Its source gave other records "
+            "this time (were some collected meanwhile?), or two producers have one id: start the "
+            "producer anew behind this batch (a query: with a checkpoint of its own)",
         )
     return Committed(known.offset, count, is_new=False)
 

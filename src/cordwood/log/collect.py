@@ -325,12 +325,9 @@ class Collector:
         if garbage.phase is not Phase.UNLINKED:
             return garbage, report
         manifest, _ = await self._objects.load()
-        unlinked_us = (await self._objects.store.head(self._objects.key(paths.GARBAGE))).modified_us
-        now_us = await store_time_us(self._objects, self._entropy)
-        report.due_s = max(manifest.grace_s, grace_s) - age_us(unlinked_us, now_us) / 1_000_000
+        report.due_s = await self._due_s(max(manifest.grace_s, grace_s))
         if report.due_s > 0:
             return garbage, report
-        report.due_s = 0.0
         # Somebody else's swap may be seen before it is durable: then a power cut would bring back
         # a manifest that names what is deleted now.
         await self._objects.sync([paths.MANIFEST])
@@ -352,6 +349,17 @@ class Collector:
         with suppress(ConflictError):
             await self._put(empty(self._entropy.token()), etag)
         return garbage, report
+
+    async def _due_s(self, grace_s: float) -> float:
+        """How long until what was unlinked may be deleted, by the store's clock."""
+        due_s = 0.0
+        unlinked_us = (await self._objects.store.head(self._objects.key(paths.GARBAGE))).modified_us
+        for surely in (False, True):
+            now_us = await store_time_us(self._objects, self._entropy, surely=surely)
+            due_s = grace_s - age_us(unlinked_us, now_us) / 1_000_000
+            if due_s > 0:
+                break
+        return max(0.0, due_s)
 
     async def _prove(self, manifest: Manifest, garbage: Garbage) -> None:
         """Raise unless nothing can refer to what is deleted."""

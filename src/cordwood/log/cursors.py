@@ -15,6 +15,10 @@ its maker is told that it holds. That matters: who finds an unproved one has to 
 may find a collection that will be cancelled just because of this cursor, and withdraw it. Nobody
 was promised anything by then, and its maker, whose second write fails, never will be.
 
+A cursor may say whose it is: a streaming query that moves it leaves a word of its own in the object
+(spark/keeper.py), so that another one finds out. Whoever moves it without such a word makes it
+nobody's.
+
 To delete a cursor is to move it, by the same compare-and-swap, behind every record there can be: an
 object that is really deleted could be one that somebody else just made under the same name.
 """
@@ -48,6 +52,7 @@ DELETED = OFFSET_LIMIT - 1
 UNPROVED = " unproved"
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,128}")
+_OWNER = re.compile(r" owner=([A-Za-z0-9_]+)")
 
 
 class CursorRecord(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +84,12 @@ class Witness(Struct, frozen=True):
         """Whether its position is known to hold back collection."""
         return not self.writer.endswith(UNPROVED)
 
+    @property
+    def owner(self) -> str:
+        """Whose it is; empty if it is nobody's."""
+        found = _OWNER.search(self.writer)
+        return found[1] if found else ""
+
 
 class Cursors:
     """The cursors of one log: `log.cursors`."""
@@ -89,8 +100,13 @@ class Cursors:
         self._clock = clock
         self._entropy = entropy
 
-    async def init(self, name: str, offset: int) -> Witness:
+    async def init(self, name: str, offset: int, *, owner: str = "") -> Witness:
         """Create a cursor. Two PUTs, three GETs.
+
+        Args:
+            name: of the cursor.
+            offset: the first record not yet consumed.
+            owner: whose it is, for others to see.
 
         Raises:
             AlreadyExistsError: there is one of this name.
@@ -102,7 +118,7 @@ class Cursors:
         offset = 1 if offset == 0 else offset
         await self._check_offset(offset)
         try:
-            witness = await self._write(name, offset, "create", proved=False)
+            witness = await self._write(name, offset, "create", owner, proved=False)
         except AlreadyExistsError:
             there = await self._look(name, self._key(name))
             if there is None or there.offset != DELETED:
@@ -110,7 +126,7 @@ class Cursors:
                     f"the cursor {name!r} of log {self._objects.name!r} exists",
                     hint="load it, and save it with its witness",
                 ) from None
-            witness = await self._write(name, offset, Match(there.etag), proved=False)
+            witness = await self._write(name, offset, Match(there.etag), owner, proved=False)
         return await self._prove(witness, DELETED)
 
     async def load(self, name: str) -> Witness:
@@ -127,8 +143,14 @@ class Cursors:
             )
         return witness
 
-    async def save(self, name: str, offset: int, witness: Witness) -> Witness:
+    async def save(self, name: str, offset: int, witness: Witness, *, owner: str = "") -> Witness:
         """Move a cursor. One PUT; a few requests more if it moves back, or is not proved yet.
+
+        Args:
+            name: of the cursor.
+            offset: the first record not yet consumed.
+            witness: the cursor as it was seen.
+            owner: whose it is from now on.
 
         Raises:
             ContendedError: somebody else moved it since the witness was given: load it again.
@@ -139,9 +161,9 @@ class Cursors:
         _check(offset)
         holds = witness.is_proved or await self._holds(witness)
         if holds and offset >= witness.offset:
-            return await self._write(name, offset, Match(witness.etag), proved=True)
+            return await self._write(name, offset, Match(witness.etag), owner, proved=True)
         await self._check_offset(offset)
-        saved = await self._write(name, offset, Match(witness.etag), proved=False)
+        saved = await self._write(name, offset, Match(witness.etag), owner, proved=False)
         return await self._prove(saved, witness.offset if holds else DELETED)
 
     async def delete(self, name: str, witness: Witness) -> None:
@@ -152,7 +174,7 @@ class Cursors:
         """
         if witness.name != name:
             raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
-        await self._write(name, DELETED, Match(witness.etag), proved=True)
+        await self._write(name, DELETED, Match(witness.etag), "", proved=True)
 
     async def list(self, *, strict: bool = True) -> dict[str, Witness]:
         """Every cursor by its name. One LIST, one GET each.
@@ -194,10 +216,17 @@ class Cursors:
         record = decode(CursorRecord, data, key)
         return Witness(name, record.position.offset, etag, record.epoch_us, record.writer)
 
-    async def _write(self, name: str, offset: int, mode: PutMode, *, proved: bool) -> Witness:
+    async def _write(
+        self, name: str, offset: int, mode: PutMode, owner: str, *, proved: bool
+    ) -> Witness:
         key = self._key(name)
+        if owner and _NAME.fullmatch(owner) is None:
+            raise InvalidInputError(
+                f"{owner!r} cannot own a cursor", hint="use letters, digits and _, 128 at most"
+            )
         # Unique, so that no two states of a cursor have the same bytes, and on S3 the same etag.
-        writer = f"cordwood/1 write={self._entropy.token()}{'' if proved else UNPROVED}"
+        owned = f" owner={owner}" if owner else ""
+        writer = f"cordwood/1 write={self._entropy.token()}{owned}{'' if proved else UNPROVED}"
         record = CursorRecord(Position(offset), self._clock.now_us(), writer)
         try:
             etag = await self._objects.store.put(key, encode(record, key), mode)
@@ -228,14 +257,15 @@ class Cursors:
 
     async def _prove(self, witness: Witness, fallback: int) -> Witness:
         """A new or backward position counts only if no collection is past it; else withdraw it."""
+        name, offset, owner = witness.name, witness.offset, witness.owner
         try:
-            await prove_not_collected(self._objects, witness.offset)
+            await prove_not_collected(self._objects, offset)
         except CollectedError:
             # Whoever moved it meanwhile has to prove its own position.
             with suppress(ContendedError):
-                await self._write(witness.name, fallback, Match(witness.etag), proved=True)
+                await self._write(name, fallback, Match(witness.etag), owner, proved=True)
             raise
-        return await self._write(witness.name, witness.offset, Match(witness.etag), proved=True)
+        return await self._write(name, offset, Match(witness.etag), owner, proved=True)
 
 
 def _check(offset: int) -> None:

@@ -24,11 +24,13 @@ from msgspec import Struct
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import (
+    Code,
     CollectedError,
     ConflictError,
     CorruptionError,
     FormatError,
     NotFoundError,
+    StoreError,
     UnsupportedError,
 )
 from cordwood.log import paths, tree
@@ -177,11 +179,30 @@ def collected(log: str, offset: int, oldest: int) -> CollectedError:
     )
 
 
-async def store_time_us(objects: LogObjects, entropy: Entropy) -> int:
-    """What time it is by the store's own clock. One PUT, one HEAD."""
+async def store_time_us(objects: LogObjects, entropy: Entropy, *, surely: bool = False) -> int:
+    """What time it is by the store's own clock. One PUT, one HEAD; `surely`, a DELETE more.
+
+    A directory gives each put of a name a later time than the one before had. Where its clock was
+    ahead once, the answer stays ahead until the clock catches up, or the object is deleted. So who
+    takes something for old, and acts on that, asks `surely`.
+    """
     key = objects.key(paths.CLOCK)
-    await objects.store.put(key, entropy.token().encode(), "overwrite")
-    return (await objects.store.head(key)).modified_us
+    while True:
+        if surely:
+            await _delete_clock(objects, key)
+        await objects.store.put(key, entropy.token().encode(), "overwrite")
+        # Not there: somebody else asks at this moment, and surely.
+        with suppress(NotFoundError):
+            return (await objects.store.head(key)).modified_us
+
+
+async def _delete_clock(objects: LogObjects, key: str) -> None:
+    try:
+        await objects.store.delete([key])
+    except StoreError as error:
+        # Whoever may only write has to take the other answer.
+        if error.code is not Code.STORE_DENIED:
+            raise
 
 
 def age_us(modified_us: int, now_us: int) -> int:
@@ -231,7 +252,11 @@ async def _live_pin(objects: LogObjects, key: str, now_us: int, entropy: Entropy
         return None
     # Another etag: it was renewed a moment ago. Its age is that of the object we have read, and no
     # other (a list may be older), or a pin would be ended that its owner has just renewed.
-    if meta.etag == etag and age_us(meta.modified_us, now_us) > pin.ttl_s * 1_000_000:
+    is_over = meta.etag == etag and age_us(meta.modified_us, now_us) > pin.ttl_s * 1_000_000
+    if is_over:
+        now_us = await store_time_us(objects, entropy, surely=True)
+        is_over = age_us(meta.modified_us, now_us) > pin.ttl_s * 1_000_000
+    if is_over:
         try:
             await objects.store.put(key, encode(ended(pin, entropy), key), Match(etag))
         except ConflictError:

@@ -73,6 +73,8 @@ class Pin:
         self._etag = etag
         self._unsure: PinRecord | None = None
         """What was put last, if its answer was lost: it may be what is there."""
+        self._turn = asyncio.Lock()
+        """A release waits for a renewal that has begun: it must know the pin as that leaves it."""
         self.name = name
 
     @property
@@ -96,19 +98,21 @@ class Pin:
         Raises:
             CollectedError: it has ended.
         """
-        await self._settle()
-        record = msgspec.structs.replace(
-            self._record,
-            ttl_s=self._record.ttl_s if ttl_s is None else _check_ttl(ttl_s),
-            writer=_writer(self._entropy),
-        )
-        await self._replace(record)
+        async with self._turn:
+            await self._settle()
+            record = msgspec.structs.replace(
+                self._record,
+                ttl_s=self._record.ttl_s if ttl_s is None else _check_ttl(ttl_s),
+                writer=_writer(self._entropy),
+            )
+            await self._replace(record)
 
     async def release(self) -> None:
         """End it: the next collection frees what it held. One PUT; to end it twice is no error."""
         try:
-            await self._settle()
-            await self._replace(ended(self._record, self._entropy))
+            async with self._turn:
+                await self._settle()
+                await self._replace(ended(self._record, self._entropy))
         except CollectedError:
             return
 
@@ -282,10 +286,11 @@ async def _mode(objects: LogObjects, entropy: Entropy, name: str) -> PutMode:
         return "create"
     there = decode(PinRecord, data, key)
     if not there.ended:
-        now_us = await store_time_us(objects, entropy)
-        modified_us = (await objects.store.head(key)).modified_us
-        if age_us(modified_us, now_us) <= there.ttl_s * 1_000_000:
-            raise _taken(objects, name)
+        for surely in (False, True):
+            now_us = await store_time_us(objects, entropy, surely=surely)
+            modified_us = (await objects.store.head(key)).modified_us
+            if age_us(modified_us, now_us) <= there.ttl_s * 1_000_000:
+                raise _taken(objects, name)
     return Match(etag)
 
 

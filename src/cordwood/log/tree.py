@@ -190,7 +190,8 @@ def fold(
     fragments = list(manifest.fragments)
     nodes = list(manifest.nodes)
     while len(made) < most:
-        node = _node_over(fragments[:-1], writer, fanout, taken)
+        # No more of them than one node can have: there may be tens of thousands.
+        node = _node_over(fragments[: min(len(fragments) - 1, 2 * fanout)], writer, fanout, taken)
         if node is None:
             break
         del fragments[: len(node.children)]
@@ -239,15 +240,11 @@ def substitute(manifest: Manifest, node: Node) -> Manifest | None:
     if begin > len(manifest.nodes):
         # Fragments would be left in front of a node.
         return None
-    rest = pointers[end:]
+    nodes, fragments = manifest.nodes, manifest.fragments
     return msgspec.structs.replace(
         manifest,
-        nodes=(
-            *(p for p in pointers[:begin] if isinstance(p, NodePointer)),
-            node.pointer(),
-            *(p for p in rest if isinstance(p, NodePointer)),
-        ),
-        fragments=tuple(p for p in rest if isinstance(p, Fragment)),
+        nodes=(*nodes[:begin], node.pointer(), *nodes[end:]),
+        fragments=fragments[max(0, end - len(nodes)) :],
     )
 
 

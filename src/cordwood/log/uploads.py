@@ -9,6 +9,8 @@ one that is needed never is:
 2. A sweep asks the store what time it is, lists the old ones, has the manifest replaced, and loads
    the new one. What that names stays. A commit that had loaded an earlier manifest loses its swap;
    one that loads a later one finds them twice too old.
+   (That needs a clock that does not go back by half the age meanwhile. The store is asked again
+   before anything is deleted: if it did, the sweep refuses.)
 3. A put may be repeated until it is answered, and a delete may arrive late. So an upload counts as
    staged only if that took less than a quarter of the age: then none of its attempts was swept.
 4. What a manifest named once and names no more is being collected, or held: GARBAGE or a HELD
@@ -28,7 +30,7 @@ from contextlib import aclosing
 from msgspec import Struct
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.base.errors import CorruptionError, NotFoundError, StateError
 from cordwood.log import paths, tree
 from cordwood.log.deletion import Held
 from cordwood.log.format import FORMAT, Remembered, decode, encode
@@ -63,6 +65,9 @@ async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
 
     A LIST; if there are uploads a few requests more. Only a few times in the age of an upload all
     of them are listed, and the part of the log where the old ones may be is walked.
+
+    Raises:
+        StateError: the store's clock went back meanwhile; the rest was not deleted.
     """
     if not await _has_any(objects):
         return 0
@@ -70,26 +75,43 @@ async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
     incarnation = seen.manifest.incarnation
     mark = await _load_mark(objects, incarnation)
     age_us = seen.manifest.staged_s * SECOND_US
-    # Some stores keep whole seconds.
-    until_us = await store_time_us(objects, entropy) - age_us - SECOND_US
-    if until_us < mark.until_us + age_us // 4:
-        return 0
+    now_us = until_us = judged_us = 0
+    for surely in (False, True):
+        now_us = await store_time_us(objects, entropy, surely=surely)
+        # Some stores keep whole seconds.
+        until_us = now_us - age_us - SECOND_US
+        # A mark in the future was left when the clock was ahead: it means nothing.
+        judged_us = mark.until_us if mark.until_us < now_us else 0
+        if until_us < judged_us + age_us // 4:
+            return 0
     old = {
         meta.key
         async for meta in objects.list(paths.UPLOAD_PREFIX)
-        if mark.until_us < meta.modified_us <= until_us
+        if judged_us < meta.modified_us <= until_us
     }
     orphans = sorted(await _unneeded(objects, entropy, seen, old)) if old else []
     for i in range(0, len(orphans), DELETES_AT_ONCE):
         # A copy keeps the names of uploads: another log that was restored here may have them.
         if (await objects.load()).manifest.incarnation != incarnation:
             return i
+        await _check_clock(objects, entropy, now_us - age_us // 4)
         await objects.store.delete(orphans[i : i + DELETES_AT_ONCE])
     await _forget_producers(objects, until_us)
     key = objects.key(paths.UPLOADS)
     judged = Mark(log=incarnation, until_us=until_us)
     await objects.store.put(key, encode(judged, key), "overwrite")
     return len(orphans)
+
+
+async def _check_clock(objects: LogObjects, entropy: Entropy, least_us: int) -> None:
+    """Raise if it is earlier now than it can be."""
+    now_us = await store_time_us(objects, entropy, surely=True)
+    if now_us < least_us:
+        raise StateError(
+            f"log {objects.name!r}: the store's clock went back by "
+            f"{(least_us - now_us) // SECOND_US} s and more during a sweep",
+            hint="the other uploads were not deleted; set the clock right and collect again",
+        )
 
 
 async def _unneeded(objects: LogObjects, entropy: Entropy, seen: Loaded, old: set[str]) -> set[str]:

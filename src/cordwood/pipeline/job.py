@@ -40,7 +40,9 @@ ReportT = TypeVar("ReportT")
 HOMES = {
     "collect": "cordwood.pipeline.collect:Collect",
     "compact": "cordwood.pipeline.compact:Compact",
+    "index": "cordwood.pipeline.indexing:IndexLog",
     "keys": "cordwood.pipeline.keys:Keys",
+    "merge": "cordwood.pipeline.merging:MergeIndex",
     "rollup": "cordwood.pipeline.rollup:RollUp",
     "scrub": "cordwood.pipeline.scrub:Scrub",
 }

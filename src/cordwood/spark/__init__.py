@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cordwood.spark.session import missing, session
 
 if TYPE_CHECKING:
+    from cordwood.spark.indexing import build_index
     from cordwood.spark.keeper import advance, keep_cursors
     from cordwood.spark.read import read_log, release
     from cordwood.spark.tables import read_table
 
 _HOMES = {
     "advance": "cordwood.spark.keeper",
+    "build_index": "cordwood.spark.indexing",
     "keep_cursors": "cordwood.spark.keeper",
     "read_log": "cordwood.spark.read",
     "read_table": "cordwood.spark.tables",
@@ -24,7 +26,16 @@ _HOMES = {
 }
 """Where the names are defined that need pyspark."""
 
-__all__ = ["advance", "keep_cursors", "missing", "read_log", "read_table", "release", "session"]
+__all__ = [
+    "advance",
+    "build_index",
+    "keep_cursors",
+    "missing",
+    "read_log",
+    "read_table",
+    "release",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,7 @@ class SparkEngine:
         """Why a task cannot find one of these stores by its URL; empty if it can."""
         try:
             for store in stores:
-                _check_can_travel(store)
+                check_can_travel(store)
         except StateError as error:
             return error.message
         return ""
@@ -154,7 +154,7 @@ class SparkEngine:
         from cordwood.spark.jobs import failure_in  # noqa: PLC0415 - loads pyspark
 
         for store in job.stores:
-            _check_can_travel(store)
+            check_can_travel(store)
         watched = Watched(
             await self._session(), f"cordwood-{job.name}-{SYSTEM_ENTROPY.token()[:8]}"
         )
@@ -255,7 +255,7 @@ def _joined(parts: dict[int, bytes]) -> bytes:
     return bytes(whole).rstrip(b"\0")
 
 
-def _check_can_travel(store: Store) -> None:
+def check_can_travel(store: Store) -> None:
     """Raise unless a task finds the same store by its URL."""
     if store.scheme not in {"file", "s3", "gs", "az"}:
         raise StateError(

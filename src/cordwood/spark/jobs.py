@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from cordwood.base import errors, portal
 from cordwood.base.errors import Code, CordwoodError, StoreError
+from cordwood.base.lazy import lazily
 from cordwood.pipeline.job import Job, Unit, rebuild
 from cordwood.spark.task import refused, settle
 
@@ -210,3 +211,10 @@ def _rows(job: Job[Any, Any, Any, Any], unit: Unit) -> Iterator[pa.RecordBatch]:
         most = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, most):
             yield batch.slice(start, most)
+
+
+def __getattr__(name: str) -> Any:
+    """`build_index` needs the extra `search`, which other jobs do without."""
+    if name == "build_index":
+        return lazily("cordwood.spark.indexing", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,6 +47,7 @@ _BATCH = _BOTH | {"endOffset", "endTime", "pin", "pinTtl", "view", "frozen"}
 _STREAM = _BOTH | {
     "startingAt",
     "onCollected",
+    "takeCursor",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "maxFragmentsPerTrigger",
@@ -108,6 +109,8 @@ class ReadOptions:
     view: View = "records"
     starting_at: StartingAt | None = None
     on_collected: OnCollected = "fail"
+    take_cursor: bool = False
+    """Whether a new query takes a cursor that is another one's."""
     max_records: int | None = None
     max_bytes: int | None = None
     max_fragments: int | None = None
@@ -138,6 +141,7 @@ def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Read
         "view": choice(given, "view", "records", "fragments"),
         "starting_at": choice(given, "startingAt", "oldest", "latest"),
         "on_collected": choice(given, "onCollected", "fail", "oldest"),
+        "take_cursor": flag(given, "takeCursor"),
         "max_records": number(given, "maxRecordsPerTrigger", least=1),
         "max_bytes": size(given, "maxBytesPerTrigger"),
         "max_fragments": number(given, "maxFragmentsPerTrigger", least=1),
@@ -308,6 +312,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
         wanted = "a time such as 2026-01-31T12:00:00Z, or microseconds since 1970"
         raise _wrong(name, given, wanted) from error
     if moment.tzinfo is None:
+        # The driver, the planner and a client may stand in different zones.
         moment = moment.replace(tzinfo=UTC)
     return max(0, (moment - _EPOCH) // timedelta(microseconds=1))
 
@@ -328,6 +333,12 @@ def choice(given: Mapping[str, str], name: str, *choices: str) -> str | None:
     if text.strip().lower() not in choices:
         raise _wrong(name, given, f"one of {', '.join(choices)}")
     return text.strip().lower()
+
+
+def flag(given: Mapping[str, str], name: str) -> bool | None:
+    """True or false, or None."""
+    text = choice(given, name, "true", "false")
+    return None if text is None else text == "true"
 
 
 def _wrong(name: str, given: Mapping[str, str], wanted: str) -> InvalidInputError:

@@ -90,10 +90,13 @@ class KeptPin:
 
     def release(self) -> None:
         """End it; to end it twice is no error."""
-        self._work.cancel()
         _kept.discard(self)
-        if self._home is portal.current():
-            self._home.run(self.pin.release())
+        try:
+            if self._home is portal.current():
+                # First: a renewal that is cut off could leave a pin that we do not know.
+                self._home.run(self.pin.release())
+        finally:
+            self._work.cancel()
 
 
 _kept: set[KeptPin] = set()

@@ -2,12 +2,13 @@
 
 ::
 
-    {"store": "file:///data/wood", "cursor": "copy",
+    {"store": "file:///data/wood", "cursor": "copy", "query": "5e0d…",
      "logs": {"orders": {"offset": 4711, "incarnation": "9b1c…"}}}
 
 An offset is the first one that was not read. The incarnation tells a log from another that had or
-will have its name, so that a checkpoint is never used with a log it does not belong to. Store and
-cursor are there for whoever sees only this (spark/keeper.py).
+will have its name, so that a checkpoint is never used with a log it does not belong to. The query
+has an id of ours, made with its first batch, since Spark tells a source none: its cursors carry it.
+Store and cursor are there for whoever sees only this (spark/keeper.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Positions(Struct, frozen=True, omit_defaults=True):
     logs: dict[str, Position]
     store: str = ""
     cursor: str = ""
+    query: str = ""
+    """Whose cursor it is."""
     is_first: bool = False
     """Whether it is where a query begins that has no checkpoint yet."""
 
@@ -49,7 +52,7 @@ class Positions(Struct, frozen=True, omit_defaults=True):
             for name, position in self.logs.items()
             if position.begin >= 0
         }
-        return Positions(logs, self.store, self.cursor)
+        return Positions(logs, self.store, self.cursor, self.query)
 
     def to_dict(self) -> dict[str, Any]:
         """As Spark wants it."""

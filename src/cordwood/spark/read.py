@@ -4,6 +4,10 @@ What `spark.read.format("cordwood").load(url)` gives is fixed when Spark first p
 which may be much later. This is fixed at once. It also checks what it was asked for before Spark
 sees it, so that errors are our own, and keeps the files it names from collection for as long as
 this process lives, or until `release`.
+
+That a DataFrame is forgotten ends nothing. What was made of it (another frame, a view, an RDD, a
+cached plan) does not know the Python object, lives in the JVM, and may still run; nothing says when
+the last of these is gone, least of all through Spark Connect.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from cordwood.base.errors import InvalidInputError
 from cordwood.log.log import Log
 from cordwood.spark.batch_reader import schema_of
 from cordwood.spark.options import Frozen, ReadOptions, parse
-from cordwood.spark.pins import KeptPin
+from cordwood.spark.pins import KeptPin, release_all
 from cordwood.spark.plan import find, freeze, in_turns
 from cordwood.spark.schema import ALL, FRAGMENTS
 
@@ -49,7 +53,8 @@ def read_log(
         spark: the session.
         url: of a log; a pattern such as `file:///data/wood/orders-*`; or a list of them.
         columns: which to read; bodies that are not asked for are not read from the store.
-        start: the first offset, or the time of the first record, that is wanted.
+        start: the first offset, or the time of the first record, that is wanted. A time without a
+            zone is UTC.
         end: the first offset, or the time of the first record, that is not wanted.
         options: as those of `format("cordwood")`; `split_bytes` is the same as `splitBytes`.
 
@@ -76,13 +81,17 @@ def read_log(
     return frame
 
 
-def release(frame: DataFrame) -> None:
+def release(frame: DataFrame | None = None) -> None:
     """Let go of what `read_log` keeps for this DataFrame: it, and what was made of it, is done.
 
-    Whoever queries it nevertheless may find files gone, and is told so.
+    Without a frame, of what it keeps for all of them, also those that were forgotten. Whoever
+    queries one nevertheless may find files gone, and is told so.
     """
-    for pin in _pins.pop(frame, []):
-        pin.release()
+    if frame is None:
+        release_all()
+    else:
+        for pin in _pins.pop(frame, []):
+            pin.release()
 
 
 async def _freeze(asked: ReadOptions, kept: list[KeptPin]) -> list[Frozen]:
@@ -117,7 +126,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
+        # Without a zone it is UTC, as in the text of an option, wherever this machine stands.
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     return str(value)
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class CordwoodSource(DataSource):
     """`spark.read.format("cordwood")` and its three siblings."""
 
+    _is_inferred = False
+    """Whether Spark asked for the columns, because the user did not choose. It is pickled along."""
+
     @classmethod
     def name(cls) -> str:
         """What `format` is given."""
@@ -35,6 +38,7 @@ class CordwoodSource(DataSource):
         """The columns that the log has, where the user did not choose."""
         from cordwood.spark.batch_reader import schema_of  # noqa: PLC0415 - see above
 
+        self._is_inferred = True
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -47,7 +51,7 @@ class CordwoodSource(DataSource):
         """Who follows a log, batch by batch."""
         from cordwood.spark.stream_reader import StreamReader  # noqa: PLC0415
 
-        return StreamReader(schema, self.options)
+        return StreamReader(schema, self.options, is_inferred=self._is_inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Who appends a DataFrame."""

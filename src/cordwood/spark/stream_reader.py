@@ -13,7 +13,7 @@ one for as long as the log's grace interval.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -30,17 +30,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cordwood.base import portal
-from cordwood.base.errors import CollectedError, NotFoundError, StateError
+from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.base.errors import CollectedError, InvalidInputError, NotFoundError, StateError
 from cordwood.log import tree
-from cordwood.log.format import Fragment, Manifest
+from cordwood.log.format import COLUMNS, Fragment, Manifest
 from cordwood.log.log import Log
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.spark.admission import Allowance, Amount, Backlog, admit
-from cordwood.spark.keeper import hold, move_all
+from cordwood.spark.keeper import claim, hold, move_all
 from cordwood.spark.options import parse
 from cordwood.spark.plan import Planner, find, in_turns
 from cordwood.spark.positions import Position, Positions, shares
-from cordwood.spark.schema import check
+from cordwood.spark.schema import KEY, check
 from cordwood.spark.splits import Split, Work, cut
 from cordwood.spark.task import open_store, read_split
 
@@ -48,15 +49,28 @@ from cordwood.spark.task import open_store, read_split
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs."""
 
-    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
-        """No I/O: it is pickled, and sent to every task."""
+    def __init__(
+        self, schema: StructType, options: Mapping[str, str], *, is_inferred: bool = False
+    ) -> None:
+        """No I/O: it is pickled, and sent to every task.
+
+        Args:
+            schema: the columns.
+            options: as Spark hands them over.
+            is_inferred: whether the columns are those that the logs had, not the user's choice.
+        """
         check(schema)
         self._schema = schema
+        self._is_plain = is_inferred and KEY.name not in schema.fieldNames()
         self._options = parse(options, streaming=True)
         self._ceiling: dict[str, int] | None = None
         """With `availableNow`: where the logs ended when the query began."""
         self._held: set[str] = set()
         """Logs whose cursor was looked after since this process began."""
+        self._claimed: set[str] = set()
+        """Those whose cursor is known to be this query's."""
+        self._id = SYSTEM_ENTROPY.token()
+        """Of the query, if it has none in its checkpoint."""
         self._turn = 0
         """Which log comes first among equals, where they share a batch."""
 
@@ -97,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of a batch, the logs one after the other."""
         begin, limit = Positions.of(start), Positions.of(end)
+        portal.current().run(self._claim(limit, is_new=begin.is_first))
         if begin.is_first:
             # Made again, the first batch may be told of another beginning: it knows its own.
             begin = limit.beginning()
@@ -119,13 +134,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The manifest of every log that is meant, if they are those that a checkpoint knows.
 
         Raises:
-            StateError: the checkpoint is of other logs.
+            StateError: the checkpoint is of other logs; or they have more columns than the query.
         """
         logs = await find(self._options.place)
         names = [log.name for log in logs]
         for name in set(known.logs if known is not None else ()) - set(names):
             await self._check_gone(name)
         found = await in_turns(log.manifest() for log in logs)
+        for log, manifest in zip(logs, found, strict=True):
+            if self._is_plain and COLUMNS in manifest.features:
+                raise StateError(
+                    f"log {log.name!r} has keys, headers or streams, which it had not when the "
+                    "query was made: it has no columns for them",
+                    hint="make the query again, and it has; or give it a schema without them",
+                )
         return dict(zip(names, found, strict=True))
 
     async def _check_gone(self, name: str) -> None:
@@ -154,6 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _start_of(self, log: Log, manifest: Manifest) -> int:
         """Where a query begins in a log."""
         options = self._options
+        if (options.start_offset or 0) > manifest.next_offset:
+            raise InvalidInputError(
+                f"option startOffset is {options.start_offset}, and log {log.name!r} ends at "
+                f"{manifest.next_offset}",
+                hint="set option startingAt to latest to begin with what comes next",
+            )
         if options.start_offset is not None or options.start_time_us is not None:
             limits = Limits(start_time_us=options.start_time_us)
             _, begin, _ = await Planner(log).bounds(options.start_offset, limits)
@@ -175,6 +203,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 await hold(self._log(name), cursor, position.offset)
                 self._held.add(name)
 
+    async def _claim(self, end: Positions, *, is_new: bool) -> None:
+        """Make the cursors this query's, once in the life of this process.
+
+        Not before the query's id is in the checkpoint: what belongs to an id that nobody has
+        written down would be nobody's for ever.
+        """
+        options = self._options
+        if options.cursor is None or not end.query:
+            return
+        for name in (end.logs.keys() & self._held) - self._claimed:
+            with suppress(NotFoundError):  # The log was destroyed a moment ago, or the cursor.
+                take = options.take_cursor and is_new
+                await claim(self._log(name), options.cursor, end.query, take=take)
+            self._claimed.add(name)
+
     async def _end(self, start: Positions, *, is_limited: bool) -> Positions:
         found = await self._look(start)
         begins = {name: self._begin_of(name, m, start) for name, m in found.items()}
@@ -192,13 +235,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = {n: _position(m, ends[n]) for n, m in found.items()}
         if start.is_first:
             reached = {n: replace(p, begin=begins[n]) for n, p in reached.items()}
-            return self._positions(reached)
+            return self._positions(reached, self._id)
         before = {name: replace(position, begin=-1) for name, position in start.logs.items()}
         # The very same if nothing came: anything else is a batch for Spark.
-        return start if {**before, **reached} == before else self._positions({**before, **reached})
+        if {**before, **reached} == before:
+            return start
+        return self._positions({**before, **reached}, start.query or self._id)
 
-    def _begin_of(self, name: str, manifest: Manifest, start: Positions) -> int:
+    def _begin_of(
+        self, name: str, manifest: Manifest, start: Positions, end: int | None = None
+    ) -> int:
         """Where a batch begins in a log. One that the checkpoint does not know is new.
+
+        With `end`, the batch has been planned before, and may be in the sink already.
 
         Raises:
             StateError: the checkpoint is of another log.
@@ -218,11 +267,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return there.offset
         if self._options.on_collected == "oldest":
             return manifest.oldest_offset
+        is_done = f"; if the sink has it already, up to {end}: start a new query from there"
         raise CollectedError(
             f"log {name!r}: the query goes on at offset {there.offset}, which has been collected; "
             f"the oldest is {manifest.oldest_offset}",
             hint="give the query a cursor (option cursor), which holds back collection; to go on "
-            "without what is gone, set option onCollected to oldest",
+            "without what is gone, set option onCollected to oldest"
+            f"{'' if end is None else is_done}",
         )
 
     async def _limited(
@@ -270,7 +321,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if name not in found:
                 raise NotFoundError(f"log {name!r}, which a batch of the query reads, is gone")
-            begin = self._begin_of(name, found[name], start)
+            begin = self._begin_of(name, found[name], start, position.offset)
             if begin < position.offset:
                 planner = Planner(self._log(name))
                 view, _, _ = await planner.bounds(begin, NO_LIMITS)
@@ -287,9 +338,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self, name: str) -> Log:
         return Log(open_store(self._options.place.store), name)
 
-    def _positions(self, logs: dict[str, Position]) -> Positions:
+    def _positions(self, logs: dict[str, Position], query: str = "") -> Positions:
         options = self._options
-        return Positions(logs, options.place.store, options.cursor or "")
+        return Positions(logs, options.place.store, options.cursor or "", query)
 
 
 def _position(manifest: Manifest, offset: int) -> Position:

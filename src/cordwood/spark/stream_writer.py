@@ -2,6 +2,10 @@
 
 The token is the query's id, which lives in its checkpoint and survives restarts, and the number of
 the batch. Tasks learn both from Spark, and tell the driver, whose own process knows only the batch.
+
+The log is made by the query's first batch and by no other, so it is the tasks that make it: the
+driver is not told which batch it is. All later ones belong to the same log. Should that be
+destroyed, the query fails; it does not go on in a new one, which would lack what came before.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from cordwood.base.errors import InvalidInputError, StateError
+from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
 from cordwood.log.bulk import Token
 from cordwood.spark import writing
 
@@ -35,12 +39,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "option txnAppId is for batch jobs: a streaming query has an id of its own",
                 hint="leave it out; the id is in the query's checkpoint",
             )
-        writing.prepare(self._options)
+        if not self._options.create:
+            writing.prepare(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         token = _token_of_task()
-        return writing.Uploads(writing.upload(iterator, self._options, token), token)
+        if token.batch == 0:
+            writing.prepare(self._options)
+        try:
+            return writing.Uploads(writing.upload(iterator, self._options, token), token)
+        except NotFoundError as error:
+            raise StateError(
+                f"the log that the batches before batch {token.batch} went to is gone: "
+                f"{error.message}",
+                hint="if it was destroyed on purpose, start the query with a checkpoint of its own",
+            ) from error
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when every task of the batch is done."""
@@ -65,4 +79,4 @@ def _token_of_task() -> Token:
     batch = task.getLocalProperty(BATCH_ID) if task else None
     if task is None or not query or batch is None:
         raise StateError("a streaming write runs outside of a streaming query")
-    return Token(query, int(batch), task.getLocalProperty(RUN_ID) or "")
+    return Token(query, int(batch), task.getLocalProperty(RUN_ID) or "", chained=True)

@@ -178,7 +178,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 
 
 def prepare(options: WriteOptions) -> None:
-    """Make sure, on the driver, that there is a log to write to. One HEAD.
+    """Make sure that there is a log to write to. One HEAD.
 
     Raises:
         NotFoundError: there is none, and none is to be made.
@@ -207,6 +207,7 @@ def upload(
         for table in _tables(batches, options.fragment_bytes):
             work = log.stage(table, token, compression=options.compression)
             waiting.append(home.start(work))
+            _check_count(len(staged) + len(waiting))
             if len(waiting) >= AT_ONCE:
                 staged.append(waiting.popleft().result())
         staged += [one.result() for one in waiting]
@@ -244,15 +245,20 @@ def commit(
     """
     check_messages(messages)
     staged = [one for message in cast("list[Uploads]", messages) for one in message.staged]
-    if not staged:
+    if not staged and not (token.chained and token.batch == 0):
         return None
-    if len(staged) > UPLOADS_MAX:
+    _check_count(len(staged))
+    return portal.current().run(_commit(_log(options), staged, token, options.fleet))
+
+
+def _check_count(uploads: int) -> None:
+    """Raise if one commit does not take so many; a task that makes them alone ends early."""
+    if uploads > UPLOADS_MAX:
         raise LimitError(
-            f"the job made {len(staged)} uploads, and one commit takes {UPLOADS_MAX}",
+            f"the job made {uploads} uploads, and one commit takes {UPLOADS_MAX}",
             hint="nothing was written; raise the option fragmentBytes, or write from fewer splits: "
             "df.coalesce(n)",
         )
-    return portal.current().run(_commit(_log(options), staged, token, options.fleet))
 
 
 def check_messages(messages: list[WriterCommitMessage | None]) -> None:

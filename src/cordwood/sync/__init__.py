@@ -27,6 +27,7 @@ from cordwood.sync.pipeline import (
 )
 
 __all__ = [
+    "Collection",
     "Committed",
     "Cursors",
     "Delta",
@@ -57,7 +58,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Index` needs libraries that come with `cordwood[search]`: it is loaded when it is used."""
+    """What needs `cordwood[search]` is loaded when it is used."""
+    if name == "Collection":
+        return lazily("cordwood.sync.collection", name)
     if name == "Index":
         return lazily("cordwood.sync.index", name)
     raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")

@@ -251,17 +251,17 @@ class Cursors:
         """Made by `Log.cursors`."""
         self._cursors = cursors
 
-    def init(self, name: str, offset: int) -> Witness:
+    def init(self, name: str, offset: int, *, owner: str = "") -> Witness:
         """Create a cursor."""
-        return portal.current().run(self._cursors.init(name, offset))
+        return portal.current().run(self._cursors.init(name, offset, owner=owner))
 
     def load(self, name: str) -> Witness:
         """The cursor as it is now."""
         return portal.current().run(self._cursors.load(name))
 
-    def save(self, name: str, offset: int, witness: Witness) -> Witness:
+    def save(self, name: str, offset: int, witness: Witness, *, owner: str = "") -> Witness:
         """Move a cursor."""
-        return portal.current().run(self._cursors.save(name, offset, witness))
+        return portal.current().run(self._cursors.save(name, offset, witness, owner=owner))
 
     def delete(self, name: str, witness: Witness) -> None:
         """Delete a cursor."""

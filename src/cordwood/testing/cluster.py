@@ -45,11 +45,13 @@ _CLOUD = ("AWS_", "AZURE_", "GOOGLE_")
 class Cluster:
     """A master and its workers."""
 
-    def __init__(self, folder: Path, cores: int, memory: str) -> None:
+    def __init__(self, folder: Path, cores: int, memory: str, *, apart: bool = False) -> None:
         """Not started. Each worker gives so many cores and so much memory."""
         self._folder = folder
         self._cores = cores
         self._memory = memory
+        self._apart = apart
+        self._started = 0
         self._port, self._page = free_port(), free_port()
         self._master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -105,7 +107,9 @@ class Cluster:
 
     def _start_worker(self) -> None:
         options = ("--cores", str(self._cores), "--memory", self._memory)
-        place = ("--host", "127.0.0.1", "--webui-port", str(free_port()))
+        self._started += 1
+        host = f"127.0.0.{1 + self._started}" if self._apart else "127.0.0.1"
+        place = ("--host", host, "--webui-port", str(free_port()))
         folder = ("--work-dir", str(self._folder / "work"))
         self.workers.append(self._run("worker.Worker", *place, *options, *folder, self.url))
 
@@ -188,10 +192,16 @@ class Driver:
 
 
 @contextmanager
-def spark_cluster(workers: int = 2, *, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """A cluster, while the block runs."""
+def spark_cluster(
+    workers: int = 2, *, cores: int = 1, memory: str = "1g", apart: bool = False
+) -> Iterator[Cluster]:
+    """A cluster, while the block runs.
+
+    With `apart` each worker has an address of its own, as if it were another machine: Spark runs no
+    task twice at once on the same one.
+    """
     with tempfile.TemporaryDirectory(prefix="cordwood-cluster-") as folder:
-        cluster = Cluster(Path(folder), cores, memory)
+        cluster = Cluster(Path(folder), cores, memory, apart=apart)
         try:
             cluster.start(workers)
             yield cluster

@@ -2,8 +2,8 @@
 
 `kill_copies`: a streaming query copies one log to another. Each life is a process group of its own
 (driver, JVM, Python workers), killed as a whole a random moment after it was seen to commit
-something. The last life runs to the end. Then the copy has the bodies of the original, as many, in
-the same order.
+something. The last life runs to the end, in this process, in its session if it has one. Then the
+copy has the bodies of the original, as many, in the same order.
 
 `write_many`: a batch job appends numbered records while its Python processes are killed, one every
 few seconds: those of tasks, which Spark tries again, and those of the driver (planning, commit),
@@ -73,8 +73,9 @@ def kill_copies(directory: str, kills: int, records: int, entropy: Entropy) -> A
         for start in range(0, records, 5_000):
             bodies = [b"%08d" % n * 8 for n in range(start, min(start + 5_000, records))]
             writer.append_many(bodies)
-    for life in range(kills + 1):
-        _live(directory, target, None if life == kills else AFTER_MAX_S * entropy.uniform())
+    for _ in range(kills):
+        _live(directory, target, AFTER_MAX_S * entropy.uniform())
+    _copy(directory, is_last=True)
     total, ordered = _sum(target)
     named = len(_fragments(target))
     there = sum(1 for meta in _uploads(target))
@@ -87,19 +88,14 @@ def kill_copies(directory: str, kills: int, records: int, entropy: Entropy) -> A
     return Account(kills, records, copied, batches, is_exact, there - named)
 
 
-def _live(directory: str, target: sync.Log, after_s: float | None) -> None:
-    """One life: until it is done, or until so long after it has committed something."""
+def _live(directory: str, target: sync.Log, after_s: float) -> None:
+    """One life, until so long after it has committed something."""
     command = [sys.executable, "-m", "cordwood.testing.sparkkilling", directory]
-    command += ["end"] if after_s is None else []
     before = _next_offset(target)
     with open(os.path.join(directory, "lives.log"), "ab") as output:
         child = subprocess.Popen(  # noqa: S603 - our own module
             command, stdout=output, stderr=output, start_new_session=True
         )
-    if after_s is None:
-        if child.wait() != 0:
-            raise RuntimeError(f"the last life failed: see {output.name}")
-        return
     until_s = time.monotonic() + LIFE_MAX_S
     while child.poll() is None and time.monotonic() < until_s and _next_offset(target) == before:
         time.sleep(0.02)
@@ -138,7 +134,7 @@ def _uploads(log: sync.Log) -> list[str]:
 
 def _copy(directory: str, *, is_last: bool) -> None:
     """The life itself."""
-    from cordwood.spark.session import session  # noqa: PLC0415 - only this process needs Spark
+    from cordwood.spark.session import session  # noqa: PLC0415 - loaded only where it is used
 
     spark = session("local[2,2]")
     query = (
@@ -152,7 +148,6 @@ def _copy(directory: str, *, is_last: bool) -> None:
     )
     query = query.trigger(availableNow=True) if is_last else query.trigger(processingTime="0 s")
     query.start(f"file://{directory}/target").awaitTermination()
-    spark.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,4 +257,4 @@ def _is_below(pid: int, parents: dict[int, int]) -> bool:
 
 
 if __name__ == "__main__":
-    _copy(sys.argv[1], is_last=sys.argv[2:] == ["end"])
+    _copy(sys.argv[1], is_last=False)

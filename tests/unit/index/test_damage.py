@@ -148,7 +148,7 @@ def test_there_is_every_kind_of_file(whole):
 @pytest.mark.parametrize("flip", FLIPS)
 def test_every_byte_of_every_file(damaged, flip):
     """Flipped: found, or harmless. And what a search does not meet, a check does."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     root, right = damaged
     merged = {f"segment.{number}.idx" for number in right[3]}
     for name in files_of(root):
@@ -174,7 +174,7 @@ def test_every_byte_of_every_file(damaged, flip):
 
 def test_every_file_cut_short(damaged):
     """At every byte, or nearly: found, or harmless."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     root, right = damaged
     for name in files_of(root):
         path = os.path.join(root, name)
@@ -189,7 +189,7 @@ def test_every_file_cut_short(damaged):
 
 def test_every_file_missing(damaged):
     """Is found; but for the numbers of a user, which nothing else speaks of."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     root, right = damaged
     for name in files_of(root):
         path = os.path.join(root, name)
@@ -246,7 +246,7 @@ def said(data):
 @pytest.mark.parametrize(("frequencies", "count"), [(True, 3), (False, 3), (True, 80), (False, 80)])
 def test_every_byte_of_a_segment(frequencies, count, flip):
     """Whichever form it has: refused when it is opened or read, or found by a check."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     data = segment_of("words", frequencies, count)
     right = said(data)
     for place in range(len(data)):
@@ -269,7 +269,7 @@ def test_a_segment_cut_short_at_every_byte():
 
 def test_objects_of_a_store(tmp_path):
     """On a store as in a folder: no wrong answer, and a check reads the store's own objects."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     store = Store("memory:~damage")
     make(Engine(Shelf(store, "index", cache=str(tmp_path / "made"))))
     objects = store._store()._objects

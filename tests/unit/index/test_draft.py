@@ -33,7 +33,7 @@ def found(play):
 
 def test_a_delete_commits_while_a_merge_runs():
     """The merge carries it over."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     play, handle = begun()
     merge = play.start(handle, (1, 2))
     play.delete(handle, {1: BitMap([2]), 3: BitMap([1])})
@@ -43,7 +43,7 @@ def test_a_delete_commits_while_a_merge_runs():
 
 def test_a_merge_ends_between_a_delete_and_its_commit():
     """The delete is renamed as the idmap says."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     play, handle = begun()
     play.end(play.start(play.newest(), (1, 2)))
     play.delete(handle, {1: BitMap([2]), 2: BitMap([1]), 3: BitMap([4])})
@@ -54,7 +54,7 @@ def test_a_merge_ends_between_a_delete_and_its_commit():
 @pytest.mark.parametrize("compacts", [False, True])
 def test_a_delete_follows_through_chained_merges(merges, compacts):
     """However often its documents moved meanwhile, and whatever was compacted."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     play, handle = begun()
     play.handles.append(handle)
     last = 1
@@ -69,7 +69,7 @@ def test_a_delete_follows_through_chained_merges(merges, compacts):
 @pytest.mark.parametrize("place", range(4))
 def test_a_delete_during_one_of_several_chained_merges(place):
     """Between the beginning and the end of the second, the third, …: never lost."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     play, handle = begun()
     play.handles.append(handle)
     last = 1
@@ -160,7 +160,7 @@ def test_an_idmap_of_another_merge_is_damage():
 @given(st.integers(0, 1 << 32))
 def test_any_order_of_all_of_it(seed):
     """A hundred random steps of old and new handles, merges and compactions."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     play = LedgerPlay(np.random.default_rng(seed))
     for _ in range(100):
         play.step()

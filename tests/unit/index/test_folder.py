@@ -149,7 +149,7 @@ def test_locks_of_a_child_are_not_taken_for_inherited_ones(tmp_path):
 
 def test_a_handle_of_a_dead_process_holds_up_nothing(tmp_path):
     """Its file is there, its lock is not: a compaction goes past it and takes the file away."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-87
     engine = created(tmp_path / "index")
     written(engine, {b"a": "all", b"b": "all"})
     script = (
@@ -169,7 +169,7 @@ def test_a_handle_of_a_dead_process_holds_up_nothing(tmp_path):
 
 def test_an_open_handle_holds_up_a_compaction_and_keeps_its_answers(tmp_path):
     """Segments and idmaps stay as long as it may need them; then they go."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-87
     engine, other = created(tmp_path / "index"), opened(tmp_path / "index")
     written(engine, {b"a": "all", b"b": "all"})
     with other.visiting() as (visit, snapshot):
@@ -304,7 +304,7 @@ class Failing(Disk):
 
 def test_a_handle_that_cannot_go_on_stays_and_goes_on_later(tmp_path):
     """A full disk is told, and does not leave a search behind for good."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-87
     disk = Failing()
     created(tmp_path / "index")
     reader, writer = opened(tmp_path / "index", disk=disk), opened(tmp_path / "index")

@@ -62,7 +62,7 @@ def test_numbers_rise_and_blocks_are_passed_over():
 @pytest.mark.parametrize("model", ["posix", "ext4"])
 def test_a_power_cut_after_every_step(model):
     """No number twice, whichever step was the last, of the first block or of a later one."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-83
     for before in (0, 4):
         for step in range(40):
             for seed in range(8):
@@ -81,7 +81,7 @@ def test_a_power_cut_after_every_step(model):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failure_at_every_step(number):
     """The call fails and the next one goes on, in the same process and in another."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-83
     for step in range(1, 14):
         disk = new_disk()
         process, had = generator(disk), []
@@ -114,7 +114,7 @@ def test_a_pair_that_is_not_whole_does_not_count():
 @pytest.mark.parametrize("flip", [0x01, 0xFF])
 def test_every_byte_flipped(flip):
     """No number comes back."""
-    # EVIDENCE-OF: G-81, G-82
+    # EVIDENCE-OF: G-83, G-84
     for place in range(32):
         data = bytearray(file_of(7, 7, 7, 7))
         data[place] ^= flip
@@ -123,7 +123,7 @@ def test_every_byte_flipped(flip):
 
 def test_a_file_cut_short_does_not_begin_anew():
     """It is made whole, so one that is shorter is damaged: also an empty one."""
-    # EVIDENCE-OF: G-81, G-82
+    # EVIDENCE-OF: G-83, G-84
     for size in range(32):
         with pytest.raises(CorruptionError, match="bytes"):
             generator(disk_with(file_of(7, 7, 7, 7)[:size])).next()
@@ -170,7 +170,7 @@ print(" ".join(str(numbers.next()) for _ in range(100)), flush=True)
 
 def test_forked_processes_have_numbers_of_their_own(tmp_path):
     """A child does not hand out what is left of its parent's block."""
-    # EVIDENCE-OF: G-81
+    # EVIDENCE-OF: G-83
     command = [sys.executable, "-c", FORKING, f"{tmp_path}/numbers"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         had = [int(word) for word in parent.stdout.read().split()]
@@ -191,7 +191,7 @@ def test_a_stopped_holder_is_waited_for_and_then_named(tmp_path):
 
 def test_numbers_of_a_store():
     """The same from an object: two machines never get the same, and damage is found."""
-    # EVIDENCE-OF: G-81, G-82
+    # EVIDENCE-OF: G-83, G-84
     store = Store("memory:~ids")
     first, second = (StoreIds(store, "ids/n", SYSTEM_ENTROPY, block=2) for _ in range(2))
     had = [one.next() for _ in range(4) for one in (first, second)]

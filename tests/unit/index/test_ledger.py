@@ -48,7 +48,7 @@ def agreeing(one, other):
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
 def test_readers_agree_with_the_truth_and_with_each_other(seed, steps):
     """One who followed all along, and one who reads what compactions left, see the same."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     made = play(seed, steps)
     fresh = made.newest()
     assert made.alive == made.visible(fresh)

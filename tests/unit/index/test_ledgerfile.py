@@ -113,7 +113,7 @@ def test_a_tail_torn_at_every_byte(size):
 @pytest.mark.parametrize("flip", [0x01, 0xFF])
 def test_damage_at_every_byte(flip):
     """Is refused, or changes nothing: never is a commit missing."""
-    # EVIDENCE-OF: G-82
+    # EVIDENCE-OF: G-84
     whole = three().data()
     harmless = []
     for place in range(len(whole)):

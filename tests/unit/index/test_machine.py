@@ -264,14 +264,14 @@ QUICK = settings(
 class TestFolder(Machine.TestCase):
     """In a folder."""
 
-    # EVIDENCE-OF: G-80, G-84, G-85
+    # EVIDENCE-OF: G-82, G-86, G-87
     settings = QUICK
 
 
 class TestShelf(ShelfMachine.TestCase):
     """On a store."""
 
-    # EVIDENCE-OF: G-80, G-84, G-85
+    # EVIDENCE-OF: G-82, G-86, G-87
     settings = settings(QUICK, max_examples=6, stateful_step_count=20)
 
 

@@ -64,6 +64,7 @@ def test_meaning(text, tree):
         ("OR a", "nothing stands before this OR", 1),
         ("a NOT", "nothing follows this NOT", 3),
         ("(a", "this '(' is not closed", 1),
+        ("a AND (", "this '(' is not closed", 7),
         ("a)", "this ')' closes nothing", 2),
         ("()", "these parentheses are empty", 2),
         ('"a', "this quote is not closed", 1),

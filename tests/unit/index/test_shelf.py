@@ -118,7 +118,7 @@ def test_where_there_is_no_index(fleet):
 
 def test_a_lease_that_lapsed_holds_up_nothing(fleet):
     """A machine that is gone: after a minute compactions go past its handle, and not before."""
-    # EVIDENCE-OF: G-85
+    # EVIDENCE-OF: G-87
     engine, gone = fleet.created(), fleet.machine()
     written(engine, {b"a": "all", b"b": "all"})
     visit = gone.home.enter()
@@ -216,7 +216,7 @@ def begun_merge(engine):
 
 def test_a_stopped_writer_whose_merge_was_cancelled(fleet):
     """Its end is void for everybody, though it was on its way when it was stopped."""
-    # EVIDENCE-OF: G-80
+    # EVIDENCE-OF: G-82
     engine, stopped = fleet.created(), fleet.machine()
     written(engine, {b"a": "all"})
     written(engine, {b"b": "all"})
@@ -298,7 +298,7 @@ def test_compactions_at_once(fleet):
 
 def test_writers_mergers_and_compactions_at_once(fleet):
     """On four machines: everything acknowledged is there, what was deleted is not."""
-    # EVIDENCE-OF: G-80, G-84
+    # EVIDENCE-OF: G-82, G-86
     engine, errors = fleet.created(), []
 
     def work(name):
@@ -337,7 +337,7 @@ def faulty(fleet, seed, **faults):
 
 def test_commits_whose_answers_are_lost(fleet):
     """One that returned is there once; one that raised is there whole or not at all."""
-    # EVIDENCE-OF: G-84
+    # EVIDENCE-OF: G-86
     fleet.created()
     chances = {Fault.ERROR_AFTER: 0.25, Fault.ERROR_BEFORE: 0.15, Fault.THROTTLED: 0.05}
     broken, store = faulty(fleet, "lost", write_faults=chances)
@@ -397,7 +397,7 @@ def test_a_commit_whose_answer_is_lost_for_good(fleet):
 
 def test_a_commit_that_cannot_be_read_back_is_uncertain(fleet):
     """It was written, and may count: that is not the error of one that did nothing."""
-    # EVIDENCE-OF: G-84
+    # EVIDENCE-OF: G-86
     engine = fleet.created()
     records, append = engine.home._records, engine.home._append
 

@@ -315,3 +315,16 @@ async def test_a_garbage_that_cannot_be_read_stops_new_cursors(log, store):
     await store.put("log/gc/GARBAGE", b'{"snapshots')
     with pytest.raises(CorruptionError):
         await log.cursors.init("jobs", 5)
+
+
+async def test_a_cursor_says_whose_it_is(log):
+    """Until somebody moves it without a word; the file stays one that wal3 reads."""
+    made = await log.cursors.init("jobs", 1, owner="query_1")
+    assert ("query_1", True) == (made.owner, made.is_proved)
+    moved = await log.cursors.save("jobs", 2, made, owner="query_1")
+    assert "query_1" == (await log.cursors.load("jobs")).owner
+    back = await log.cursors.save("jobs", 1, moved, owner="query_2")
+    assert ("query_2", True) == (back.owner, back.is_proved)
+    assert "" == (await log.cursors.save("jobs", 2, back)).owner
+    with pytest.raises(InvalidInputError, match="cannot own a cursor"):
+        await log.cursors.save("jobs", 2, await log.cursors.load("jobs"), owner="two words")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time  # noqa: TID251 - sets the zone of this process
+from datetime import UTC, datetime
+
 import pytest
 
 from cordwood import InvalidInputError
 from cordwood.spark.options import Frozen, Place, parse
+from cordwood.spark.read import _given
 
 URL = "file:///data/wood/orders"
 
@@ -60,6 +64,22 @@ def test_values_are_understood_in_any_case():
 def test_a_time_without_a_zone_is_utc(text):
     """So that it does not depend on the machine that plans."""
     assert parse({"path": URL, "startTime": text}).start_time_us == 1769857200_000000
+
+
+def test_a_datetime_without_a_zone_is_utc_too(monkeypatch):
+    """The same moment in `read_log` as in the text of an option, in any zone of the machine."""
+    noon = datetime.fromisoformat("2026-01-31T12:00:00")
+    try:
+        for zone in ("America/New_York", "Asia/Tokyo", "UTC"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            for moment in (noon, noon.replace(tzinfo=UTC), noon.isoformat(), str(noon)):
+                given = _given(URL, None, None, {"start_time": moment})
+                assert parse(given).start_time_us == 1769860800_000000
+            assert _given(URL, noon, None, {}) == _given(URL, noon.replace(tzinfo=UTC), None, {})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 STREAMING = {"startingAt", "onCollected", "maxRecordsPerTrigger", "maxBytesPerTrigger"}

@@ -1,0 +1,151 @@
+"""`cordwood collection`: documents that are found once they are durable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from cordwood.base.lazy import lazily
+from cordwood.cli.index import files_option, say, scoring_option
+from cordwood.cli.jobs import engine_option
+from cordwood.cli.output import byte_progress, command, console, print_json, size
+
+
+@click.group()
+def collection() -> None:
+    """Work with a searchable log.
+
+    A collection's URL is its store's URL, a slash, and its name: file:///data/wood/docs.
+    """
+
+
+@collection.command()
+@click.argument("url")
+@click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
+@command
+def create(url: str, *, tokenizer: str, as_json: bool) -> None:
+    """Make an empty collection."""
+    with _open(url) as named:
+        named.create(tokenizer)
+    say({"created": url}, f"created {url}", as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@click.argument("source", type=click.File("rb"), default="-")
+@files_option
+@click.option("--replace", is_flag=True, help="In place of the documents of the same ids.")
+@command
+def add(
+    url: str, source: BinaryIO, *, files: tuple[Path, ...], replace: bool, as_json: bool
+) -> None:
+    """Add documents, durably; the next search finds them.
+
+    SOURCE has one document on each line: {"id": "…", "text": "…"}, or an id, a tab and a text.
+    """
+    batches_of = lazily("cordwood.cli.documents", "batches_of")
+    count = 0
+    with _open(url) as named:
+        append = named.update_arrow if replace else named.add_arrow
+        for ids, texts in batches_of(source, files):
+            append(ids, texts)
+            count += len(ids)
+    say({"added": count}, f"added {count:,} documents", as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@click.argument("ids", nargs=-1, required=True)
+@command
+def delete(url: str, ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Delete every document of these IDS."""
+    with _open(url) as named:
+        named.delete_arrow([one.encode(errors="surrogateescape") for one in ids])
+    say({"deleted": list(ids)}, f"deleted {len(ids):,} ids", as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@click.argument("query")
+@click.option("-k", "--top", type=click.IntRange(1), default=10, show_default=True)
+@scoring_option
+@command
+def search(url: str, query: str, *, top: int, scoring: str, as_json: bool) -> None:
+    """The ids that answer QUERY best, such as 'quick AND (fox OR dog) NOT cat', or 'qui*'."""
+    show = lazily("cordwood.cli.documents", "show_hits")
+    with _open(url) as named:
+        show(named.search(query, top, scoring=scoring), as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@click.argument("query")
+@command
+def match(url: str, query: str, *, as_json: bool) -> None:
+    """All ids that QUERY finds, not ranked."""
+    show = lazily("cordwood.cli.documents", "show_ids")
+    with _open(url) as named:
+        show(named.match(query), as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@engine_option
+@command
+def compact(url: str, *, engine: str, as_json: bool) -> None:
+    """Bring the index up to the log, so that collection can free it."""
+    with (
+        byte_progress("compacting", 0, shown=not as_json) as progress,
+        _open(url) as named,
+    ):
+        report = named.compact(engine, progress=progress)
+    words = (
+        f"{report.records:,} operations: {report.documents:,} documents joined in "
+        f"{report.segments:,} segments, {report.deleted:,} are gone"
+    )
+    if report.superseded:
+        words = "somebody else compacted it meanwhile"
+    say(msgspec.to_builtins(report), words, as_json=as_json)
+
+
+@collection.command()
+@click.argument("url")
+@command
+def check(url: str, *, as_json: bool) -> None:
+    """Prove the log, and read all of the index."""
+    with _open(url) as named:
+        report = named.check()
+    if as_json:
+        print_json({"ok": report.ok} | asdict(report))
+    else:
+        for error in report.errors:
+            click.echo(f"  {error}", err=True)
+        whole = f"whole: {report.documents:,} documents in {report.segments:,} segments"
+        click.echo(whole if report.ok else f"DAMAGED in {len(report.errors)} places")
+    if not report.ok:
+        sys.exit(1)
+
+
+@collection.command()
+@click.argument("url")
+@command
+def show(url: str, *, as_json: bool) -> None:
+    """Show what the collection has, and what waits for a compaction."""
+    with _open(url) as named:
+        state = named.state()
+    if as_json:
+        print_json(asdict(state))
+        return
+    screen = console()
+    screen.print(f"[bold]{url}[/]  {state.tokenizer}")
+    screen.print(f"{state.documents:,} documents in {state.segments:,} segments")
+    screen.print(f"{state.waiting:,} operations wait, {size(state.waiting_bytes)}")
+
+
+def _open(url: str) -> Any:
+    return lazily("cordwood.sync.collection", "Collection").from_url(url)

@@ -1,0 +1,90 @@
+"""Documents on the command line: from lines or files, a batch at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from cordwood.base.errors import InvalidInputError
+from cordwood.cli.output import print_json, text_of
+from cordwood.index.snapshot import Hit
+
+BATCH = 4_096
+
+
+def batches_of(
+    source: BinaryIO, files: tuple[Path, ...]
+) -> Iterator[tuple[list[bytes], list[str | bytes]]]:
+    """Ids and texts: of files, or of lines."""
+    pairs: Iterable[tuple[bytes, str | bytes]] = _of_files(files) if files else _of_lines(source)
+    ids: list[bytes] = []
+    texts: list[str | bytes] = []
+    for user_id, text in pairs:
+        ids.append(user_id)
+        texts.append(text)
+        if len(ids) == BATCH:
+            yield ids, texts
+            ids, texts = [], []
+    if ids:
+        yield ids, texts
+
+
+def _of_lines(source: BinaryIO) -> Iterator[tuple[bytes, str | bytes]]:
+    """JSON objects with id and text, or an id, a tab and a text; one on each line."""
+    for number, raw in enumerate(source, 1):
+        line = raw.rstrip(b"\r\n")
+        if not line:
+            continue
+        if line.startswith(b"{"):
+            yield _of_object(line, number)
+            continue
+        user_id, tab, text = line.partition(b"\t")
+        if not tab:
+            raise InvalidInputError(
+                f"line {number} is no document",
+                hint='write {"id": "…", "text": "…"}, or an id, a tab and a text',
+            )
+        yield user_id, text
+
+
+def _of_object(line: bytes, number: int) -> tuple[bytes, str]:
+    try:
+        found: Any = json.loads(line)
+        return str(found["id"]).encode(), str(found["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(
+            f"line {number} is no document: {error}", hint='write {"id": "…", "text": "…"}'
+        ) from error
+
+
+def _of_files(paths: tuple[Path, ...]) -> Iterator[tuple[bytes, bytes]]:
+    for path in paths:
+        inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for one in inside:
+            yield str(one).encode(errors="surrogateescape"), one.read_bytes()
+
+
+def show_hits(hits: Iterable[Hit], *, as_json: bool) -> None:
+    """The best first."""
+    for hit in hits:
+        if as_json:
+            print_json({"id": text_of(hit.id), "score": hit.score})
+        else:
+            click.echo(f"{hit.score:8.3f}  {text_of(hit.id)}")
+
+
+def show_ids(ids: Iterable[bytes], *, as_json: bool) -> None:
+    """All of them, in order; how many, where it disturbs no program."""
+    count = 0
+    for user_id in sorted(ids):
+        count += 1
+        if as_json:
+            print_json({"id": text_of(user_id)})
+        else:
+            click.echo(text_of(user_id))
+    if not as_json:
+        click.echo(f"{count:,} found", err=True)

@@ -1,0 +1,181 @@
+"""`cordwood index`: documents by the words in them, in a directory or a bucket."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from cordwood.base.lazy import lazily
+from cordwood.cli.bench.searching import bench
+from cordwood.cli.output import command, console, print_json, size, text_of
+
+scoring_option = click.option(
+    "--scoring", type=click.Choice(["bm25", "tfidf"]), default="bm25", show_default=True
+)
+files_option = click.option(
+    "--files",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Files as documents, under their names as ids; of a directory, all in it.",
+)
+
+
+@click.group()
+def index() -> None:
+    """Work with a search index.
+
+    PLACE is a directory, or a URL such as s3://bucket/prefix.
+    """
+
+
+index.add_command(bench)
+
+
+@index.command()
+@click.argument("place")
+@click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
+@click.option("--no-frequencies", is_flag=True, help="Smaller; for `match` alone.")
+@command
+def create(place: str, *, tokenizer: str, no_frequencies: bool, as_json: bool) -> None:
+    """Make an empty index at PLACE."""
+    _open(place).create(tokenizer, frequencies=not no_frequencies)
+    if as_json:
+        print_json({"created": place})
+    else:
+        click.echo(f"created {place}")
+
+
+@index.command()
+@click.argument("place")
+@click.argument("source", type=click.File("rb"), default="-")
+@files_option
+@click.option("--replace", is_flag=True, help="In place of the documents of the same ids.")
+@command
+def add(
+    place: str, source: BinaryIO, *, files: tuple[Path, ...], replace: bool, as_json: bool
+) -> None:
+    """Add documents to the index at PLACE, in one transaction.
+
+    SOURCE has one document on each line: {"id": "…", "text": "…"}, or an id, a tab and a text.
+    """
+    batches_of = lazily("cordwood.cli.documents", "batches_of")
+    count = 0
+    with _open(place).begin() as transaction:
+        for ids, texts in batches_of(source, files):
+            if replace:
+                transaction.delete_arrow(ids)
+            transaction.add_arrow(ids, texts)
+            count += len(ids)
+    say({"added": count}, f"added {count:,} documents", as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@click.argument("ids", nargs=-1, required=True)
+@command
+def delete(place: str, ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Delete every document of these IDS from the index at PLACE."""
+    with _open(place).begin() as transaction:
+        transaction.delete_arrow([one.encode(errors="surrogateescape") for one in ids])
+    say({"deleted": list(ids)}, f"deleted {len(ids):,} ids", as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@click.argument("query")
+@click.option("-k", "--top", type=click.IntRange(1), default=10, show_default=True)
+@scoring_option
+@command
+def search(place: str, query: str, *, top: int, scoring: str, as_json: bool) -> None:
+    """The ids that answer QUERY best, such as 'quick AND (fox OR dog) NOT cat', or 'qui*'."""
+    show = lazily("cordwood.cli.documents", "show_hits")
+    show(_open(place).search(query, top, scoring=scoring), as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@click.argument("query")
+@command
+def match(place: str, query: str, *, as_json: bool) -> None:
+    """All ids that QUERY finds, not ranked."""
+    show = lazily("cordwood.cli.documents", "show_ids")
+    show(_open(place).match(query), as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@click.option("--tiered", is_flag=True, help="Only those that are worth it.")
+@command
+def merge(place: str, *, tiered: bool, as_json: bool) -> None:
+    """Merge the segments of the index at PLACE, so that it is searched more quickly."""
+    gone = _open(place).merge(tiered=tiered)
+    say({"fewer_segments": gone}, f"{gone:,} segments fewer", as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@command
+def compact(place: str, *, as_json: bool) -> None:
+    """Delete what merges left and nobody reads any more."""
+    report = _open(place).compact()
+    words = (
+        f"removed {report.segments_removed:,} segments and {report.orphans_removed:,} that crashes "
+        f"left; the ledger has {report.transactions_after:,} of {report.transactions_before:,} "
+        "transactions"
+    )
+    say(asdict(report), words, as_json=as_json)
+
+
+@index.command()
+@click.argument("place")
+@command
+def check(place: str, *, as_json: bool) -> None:
+    """Read all of the index at PLACE, and compare its parts."""
+    report = _open(place).check()
+    if as_json:
+        print_json({"ok": report.ok} | asdict(report))
+    else:
+        for error in report.errors:
+            click.echo(f"  {error}", err=True)
+        whole = f"whole: {report.documents:,} documents in {report.segments:,} segments"
+        click.echo(whole if report.ok else f"DAMAGED in {len(report.errors)} places")
+    if not report.ok:
+        sys.exit(1)
+
+
+@index.command()
+@click.argument("place")
+@command
+def show(place: str, *, as_json: bool) -> None:
+    """Show what the index at PLACE has."""
+    state = _open(place).state()
+    if as_json:
+        marks = {name: text_of(value) for name, value in state.marks.items()}
+        print_json(asdict(state) | {"marks": marks})
+        return
+    screen = console()
+    kept = "with" if state.frequencies else "without"
+    screen.print(f"[bold]{place}[/]  {state.tokenizer}, {kept} frequencies")
+    screen.print(
+        f"{state.documents:,} documents in {state.segments:,} segments, {size(state.size_bytes)}; "
+        f"{state.deleted:,} deleted ones to be merged away"
+    )
+    for name, value in sorted(state.marks.items()):
+        screen.print(f"mark {name}: {text_of(value)}")
+
+
+def _open(place: str) -> Any:
+    """The index; its class comes with an extra."""
+    return lazily("cordwood.sync.index", "Index")(place)
+
+
+def say(facts: dict[str, object], words: str, *, as_json: bool) -> None:
+    """The same for programs and for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(words)

@@ -1,0 +1,301 @@
+"""A collection: documents that are found by the next search once they are durable in a log.
+
+::
+
+    {name}/log      operations on documents, in their order (index/operations.py)
+    {name}/index    segments of all operations up to the mark (index/shelf.py)
+
+A search takes the index's newest snapshot, which says by its mark how far it goes, then asks the
+log where it ends, and reads what lies between (tail.py). So it sees every operation acknowledged
+before it began. If that was collected meanwhile, the index has it: it is asked again.
+
+`compact` brings the index up to the log (pipeline/indexing.py), on whichever engine, and lets
+collection free the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    CollectedError,
+    ConflictError,
+    InvalidInputError,
+)
+from cordwood.collection.tail import Tail
+from cordwood.index import operations
+from cordwood.index.build import as_ids
+from cordwood.index.engine import CheckReport
+from cordwood.index.engine import Engine as IndexEngine
+from cordwood.index.operations import Op
+from cordwood.index.query import Query
+from cordwood.index.rank import Scoring
+from cordwood.index.shelf import Shelf
+from cordwood.index.snapshot import Hit, Matches, Snapshot
+from cordwood.index.tokens import as_texts
+from cordwood.log.log import Log
+from cordwood.log.reader import Limits
+from cordwood.log.writer import Writer
+from cordwood.pipeline.engine import AUTO, Engine, Progress
+from cordwood.pipeline.indexing import CURSOR, IndexReport, index_log
+from cordwood.pipeline.merging import merge_index
+from cordwood.store.url import Store
+
+TRIES_MAX = 10
+"""How often a search begins again because the log was collected under it."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionState:
+    """What a collection has."""
+
+    documents: int
+    """In the index."""
+    segments: int
+    waiting: int
+    """Operations in the log that the index does not have yet."""
+    waiting_bytes: int
+    next_offset: int
+    oldest_offset: int
+    tokenizer: str
+
+
+class Collection:
+    """Documents in a store, by id. Any number of processes may add, change and search."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        name: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Name a collection; no I/O."""
+        self.store = store if isinstance(store, Store) else Store(store)
+        if not name or name.startswith("/") or name.endswith("/"):
+            raise InvalidInputError(f"{name!r} cannot name a collection")
+        self.name = name
+        self.log = Log(self.store, f"{name}/log", clock=clock, entropy=entropy)
+        self._index_name = f"{name}/index"
+        self._index = IndexEngine(Shelf(self.store, self._index_name, clock=clock, entropy=entropy))
+        self._opening: asyncio.Task[Writer] | None = None
+        self._tail: Tail | None = None
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The collection that a single URL names: its store's, a slash, and its name."""
+        named = Log.from_url(url, **options)
+        return cls(named.store, named.name)
+
+    async def create(
+        self,
+        tokenizer: str = "words",
+        *,
+        frequencies: bool = True,
+        grace_s: float | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Make it, empty.
+
+        Args:
+            tokenizer: how texts become terms: `words`, `whitespace`, `ngrams:3`, `edges:8`.
+            frequencies: keep how often documents have their terms, which ranking needs.
+            grace_s: of its log, see `Log.create`.
+            exist_ok: one that is there and is like this is no error.
+
+        Raises:
+            AlreadyExistsError: there is something at this place.
+        """
+        if not isinstance(tokenizer, str):
+            raise InvalidInputError(
+                "a collection's tokenizer is named: whoever compacts it has to know it"
+            )
+        options: dict[str, Any] = {} if grace_s is None else {"grace_s": grace_s}
+        # The log and its cursor first: an index that is there can be searched.
+        await self.log.create(exist_ok=True, **options)
+        with suppress(AlreadyExistsError, CollectedError):  # Somebody was here before us.
+            await self.log.cursors.init(CURSOR, 1)
+        await _off(self._index.create, tokenizer, frequencies=frequencies, exist_ok=exist_ok)
+
+    # What changes it.
+
+    async def add(self, user_id: bytes, text: str | bytes) -> int:
+        """One more document of this id; its place in the log, once it is durable."""
+        return await self._append("add", user_id, text)
+
+    async def update(self, user_id: bytes, text: str | bytes) -> int:
+        """A document in place of all of this id; its place in the log, once it is durable."""
+        return await self._append("update", user_id, text)
+
+    async def delete(self, user_id: bytes) -> int:
+        """No document of this id; the place in the log, once that is durable."""
+        return await self._append("delete", user_id, b"")
+
+    async def add_arrow(self, ids: Any, texts: Any) -> int:
+        """Many more documents, all at once or none; the first one's place in the log."""
+        return await self._append_many("add", ids, texts)
+
+    async def update_arrow(self, ids: Any, texts: Any) -> int:
+        """Many documents, each in place of all of its id; the first one's place in the log."""
+        return await self._append_many("update", ids, texts)
+
+    async def delete_arrow(self, ids: Any) -> int:
+        """No documents of these ids, all at once; the first one's place in the log."""
+        return await self._append_many("delete", ids, None)
+
+    async def _append(self, op: Op, user_id: bytes, text: str | bytes) -> int:
+        key = as_ids([user_id])[0].as_py()
+        body = as_texts([text], takes_bytes=True)[0].as_py()
+        headers = {operations.HEADER: op.encode()}
+        return await (await self._writer()).append(body, key=key, headers=headers)
+
+    async def _append_many(self, op: Op, ids: Any, texts: Any) -> int:
+        keys = as_ids(ids)
+        if texts is None:
+            bodies = pa.array([b""] * len(keys), pa.large_binary())
+        else:
+            bodies = as_texts(texts, takes_bytes=True)
+        if len(keys) != len(bodies):
+            raise InvalidInputError(f"{len(keys)} ids came with {len(bodies)} documents")
+        table = operations.columns(keys, bodies, op)
+        return await (await self._writer()).append_arrow(table)
+
+    async def _writer(self) -> Writer:
+        """The writer, opened at the first change; all who wait for it wait for the same."""
+        if self._opening is None or (self._opening.done() and self._opening.exception()):
+            await _off(lambda: self._index.config)  # NotFoundError if there is no collection.
+            writer = self.log.writer()
+            self._opening = asyncio.ensure_future(writer.__aenter__())
+        return await asyncio.shield(self._opening)
+
+    # What asks it.
+
+    async def search(
+        self, query: str | Query, k: int = 10, *, scoring: Scoring = "bm25"
+    ) -> list[Hit]:
+        """The k ids that answer a query best; every change acknowledged before counts."""
+        return (await self.snapshot()).search(query, k, scoring=scoring)
+
+    async def match(self, query: str | Query) -> Matches:
+        """All ids that a query finds; every change acknowledged before counts."""
+        return (await self.snapshot()).match(query)
+
+    async def snapshot(self) -> Snapshot:
+        """The collection as it is now, for as many questions as you like.
+
+        It stays as it is in memory; nothing has to be closed.
+        """
+        async with self._turn:
+            for _ in range(TRIES_MAX):
+                base = await _off(self._index.newest)
+                try:
+                    return (await self._caught_up(base)).over(base)
+                except CollectedError:
+                    self._tail = None  # The index has it by now.
+        raise ConflictError(
+            f"the log of collection {self.name!r} is collected faster than it is read",
+            hint="let collection wait longer: create it with a larger grace_s",
+        )
+
+    async def _caught_up(self, base: Snapshot) -> Tail:
+        """The tail behind a snapshot of the index, up to the log's end."""
+        start = int(base.marks.get(f"log:{self.log.name}", b"1"))
+        if self._tail is None:
+            config = self._index.config
+            self._tail = Tail(self._index.cutter, frequencies=config.frequencies)
+            self._tail.begin(start)
+        tail = self._tail
+        if tail.start != start:
+            tail.begin(start)
+        limit = (await self.log.manifest()).next_offset
+        if limit > tail.limit:
+            async with self.log.reader() as reader:
+                batches = reader.read_arrow(tail.limit, Limits(limit_offset=limit))
+                parts = [operations.read(pa.Table.from_batches([b])) async for b in batches]
+            await _off(tail.add, operations.joined(parts), limit)
+        return tail
+
+    async def state(self) -> CollectionState:
+        """What there is, and what waits for a compaction."""
+        index = await _off(self._index.state)
+        manifest = await self.log.manifest()
+        start = int(index.marks.get(f"log:{self.log.name}", b"1"))
+        async with self.log.reader() as reader:
+            waiting = await reader.scan(start) if start < manifest.next_offset else []
+        return CollectionState(
+            index.documents,
+            index.segments,
+            manifest.next_offset - start,
+            sum(fragment.num_bytes for fragment in waiting),
+            manifest.next_offset,
+            manifest.oldest_offset,
+            index.tokenizer,
+        )
+
+    # What keeps it quick.
+
+    async def compact(
+        self, engine: str | Engine = AUTO, *, progress: Progress | None = None
+    ) -> IndexReport:
+        """Bring the index up to the log, and merge what is worth it.
+
+        Args:
+            engine: `local`, `spark`, or `auto`: by how much waits.
+            progress: called with bytes done and bytes in all.
+        """
+        config = await _off(lambda: self._index.config)
+        report = await index_log(
+            self.log,
+            self._index_name,
+            tokenizer=config.tokenizer,
+            frequencies=config.frequencies,
+            engine=engine,
+            progress=progress,
+        )
+        await merge_index(self.store, self._index_name, engine=engine)
+        await _off(self._index.compact)
+        return report
+
+    async def check(self) -> CheckReport:
+        """Read the index and prove the log; what is wrong."""
+        found = await _off(self._index.check)
+        scrubbed = await self.log.scrub(deep=True)
+        errors = (*found.errors, *map(str, scrubbed.errors))
+        return CheckReport(found.segments, found.documents, errors)
+
+    async def close(self) -> None:
+        """Wait until every change is durable or has failed; then let go of everything."""
+        opening, self._opening = self._opening, None
+        try:
+            if opening is not None:
+                await (await opening).close()
+        finally:
+            self._tail = None
+            await _off(self._index.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Collection({self.store.url!r}, {self.name!r})"
+
+
+async def _off(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call it in a thread."""
+    return await asyncio.to_thread(call, *args, **kwargs)
