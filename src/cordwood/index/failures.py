@@ -30,7 +30,7 @@ def told(
     try:
         yield
     except FileNotFoundError as error:
-        raise missing(f"{what}: {error.filename or where} is not there") from error
+        raise missing(f"{what} {where}: {error.filename or 'a file'} is missing") from error
     except OSError as error:
         raise StoreError(
             f"{what} {where}: {error.strerror or error}",
