@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from cordwood.index.match import Known, matching
 from cordwood.index.postings import Long
-from cordwood.index.query import Or, Prefix, Query, Term
+from cordwood.index.query import And, Or, Prefix, Query, Term
 from cordwood.index.segment import Postings, View, listed
 
 Floats = npt.NDArray[Any]
@@ -151,14 +151,15 @@ def best(
     least: float = 0.0,
 ) -> Best:
     """The best documents for k different ids, all that score at least `least`."""
-    leaves = [_Leaf(view, scorer, want) for want in wanted if want.found is not None]
+    driving = _driving(query)
+    drivers = [_Leaf(view, scorer, want) for want in wanted[:driving] if want.found is not None]
+    boosters = [] if driving is None else wanted[driving:]
+    leaves = drivers + [_Leaf(view, scorer, want) for want in boosters if want.found is not None]
     count = k * view.segment.most_per_id
-    if isinstance(query, _LEAVES) or (
-        isinstance(query, Or) and all(isinstance(part, _LEAVES) for part in query.parts)
-    ):
-        if sum(leaf.size for leaf in leaves) < _SMALL:
+    if driving is not None:
+        if not boosters and sum(leaf.size for leaf in leaves) < _SMALL:
             return _topmost(*_added([leaf.scored(np.float64) for leaf in leaves]), count)
-        docs = _candidates(view, leaves, scorer, count, least)
+        docs = _candidates(view, leaves, len(drivers), scorer, count, least)
     else:
         known = {want.leaf: want.found for want in wanted if isinstance(want.leaf, Term)}
         matched = matching(view, query, cast("Known", known))
@@ -170,6 +171,27 @@ def best(
     for leaf in leaves:
         leaf.add_to(docs, scores, norms)
     return _topmost(docs, scores, count)
+
+
+def _driving(query: Query) -> int | None:
+    """How many different leaves, the first, make a document a candidate; None if it is not so easy.
+
+    That is all of an OR; and of `(a OR b) AND (everything OR c OR d)` those before the AND, while
+    the others only add to the score.
+    """
+    match query:
+        case Term() | Prefix():
+            return 1
+        case Or(parts) if _are_leaves(parts):
+            return len(set(parts))
+        case And((Or(parts), Or((And(()), *boosters)))):
+            if _are_leaves((*parts, *boosters)) and not set(parts) & set(boosters):
+                return len(set(parts))
+    return None
+
+
+def _are_leaves(parts: Sequence[Query]) -> bool:
+    return all(isinstance(part, _LEAVES) for part in parts)
 
 
 def _topmost(docs: Docs, scores: Floats, count: int) -> Best:
@@ -303,14 +325,17 @@ def together(view: View, leaf: Prefix) -> Several:
     return Several(docs.astype(np.intp), tfs)
 
 
-def _candidates(view: View, leaves: list[_Leaf], scorer: Scorer, count: int, least: float) -> Docs:
-    """Documents in any of the lists that may be among the best `count`, rising."""
-    bounded = sorted(((leaf.bound(), place) for place, leaf in enumerate(leaves)), reverse=True)
-    leaves = [leaves[place] for _, place in bounded]
-    sums = itertools.accumulate((bound for bound, _ in reversed(bounded)), initial=0.0)
+def _candidates(
+    view: View, leaves: list[_Leaf], driving: int, scorer: Scorer, count: int, least: float
+) -> Docs:
+    """Documents in any of the first `driving` lists that may be among the best `count`, rising."""
+    bounds = [leaf.bound() for leaf in leaves]
+    order = sorted(range(len(leaves)), key=lambda place: (place >= driving, -bounds[place]))
+    leaves = [leaves[place] for place in order]
+    sums = itertools.accumulate((bounds[place] for place in reversed(order)), initial=0.0)
     rest = list(sums)[::-1]
     slack = 1 - _SLACK * (8 + len(leaves))
-    seen, threshold = _summed(view, leaves, rest, count, least, slack)
+    seen, threshold = _summed(view, leaves[:driving], rest, count, least, slack)
     docs, scores = _joined(seen, threshold - rest[len(seen)])
     for place in range(len(seen), len(leaves)):
         if len(docs) <= _CANDIDATES:

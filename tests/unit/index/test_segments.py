@@ -15,7 +15,7 @@ from cordwood.index import merge as merging
 from cordwood.index import postings, rank
 from cordwood.index.build import Builder, as_ids
 from cordwood.index.merge import IdMap, merge
-from cordwood.index.query import parse
+from cordwood.index.query import And, Or, Term, parse
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import as_texts, terms_of, tokenizer
@@ -149,6 +149,10 @@ def ranks_as_the_model(snapshot, left, chance, times):
         scores = [score for _, score in expected]
         assert scores == pytest.approx([hit.score for hit in hits], rel=1e-6)
         assert model.match(left, tree) == snapshot.match(query)
+        words = tuple(Term(b"w%d" % number) for number in dict.fromkeys(numbers.tolist()))
+        boosted = And((Or(words[:1]), Or((And(()), *words[1:]))))
+        expected = model.search(left, boosted, 10)
+        assert [user_id for user_id, _ in expected] == [h.id for h in snapshot.search(boosted)]
 
 
 @pytest.mark.parametrize("named", ["words", "ngrams:3", "trigrams"])
