@@ -67,6 +67,7 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood spark bench read --record 100
 	$(BIN)/cordwood pipeline bench scrub
 	$(BIN)/cordwood pipeline bench compact
+	$(BIN)/cordwood index bench
 
 docs: setup ## Run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/docs

@@ -3,7 +3,7 @@
 The async core is here; `cordwood.sync` has blocking twins with the same names.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.base.errors import (
     AlreadyExistsError,
@@ -26,44 +26,94 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.base.lazy import lazily
-from cordwood.base.setsum import Setsum
-from cordwood.fleet.fleet import Fleet
-from cordwood.fleet.rollup import RollUpReport
-from cordwood.fleet.select import Dirty, Policy, select
-from cordwood.fleet.share import owners
-from cordwood.fleet.survey import Survey, members, survey
-from cordwood.log.bulk import Committed, Staged, Token
-from cordwood.log.collect import CollectReport
-from cordwood.log.copy import CopyReport
-from cordwood.log.cursors import Cursors, Witness
-from cordwood.log.format import Fragment, Seal
-from cordwood.log.log import Log, LogState
-from cordwood.log.options import Options
-from cordwood.log.pins import Pin
-from cordwood.log.reader import Limits, Reader
-from cordwood.log.records import Record
-from cordwood.log.scrub import ScrubReport
-from cordwood.log.writer import Writer
-from cordwood.pipeline.collect import Collected, collect_logs
-from cordwood.pipeline.compact import CompactReport, compact
-from cordwood.pipeline.delta import Delta
-from cordwood.pipeline.reports import RunReport
-from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
-from cordwood.pipeline.run import Pipeline
-from cordwood.pipeline.scrub import scrub_log, scrub_logs
-from cordwood.pipeline.table import Table
-from cordwood.store.url import Store
+
+if TYPE_CHECKING:
+    from cordwood.base.setsum import Setsum
+    from cordwood.fleet.fleet import Fleet
+    from cordwood.fleet.rollup import RollUpReport
+    from cordwood.fleet.select import Dirty, Policy, select
+    from cordwood.fleet.share import owners
+    from cordwood.fleet.survey import Survey, members, survey
+    from cordwood.log.bulk import Committed, Staged, Token
+    from cordwood.log.collect import CollectReport
+    from cordwood.log.copy import CopyReport
+    from cordwood.log.cursors import Cursors, Witness
+    from cordwood.log.format import Fragment, Seal
+    from cordwood.log.log import Log, LogState
+    from cordwood.log.options import Options
+    from cordwood.log.pins import Pin
+    from cordwood.log.reader import Limits, Reader
+    from cordwood.log.records import Record
+    from cordwood.log.scrub import ScrubReport
+    from cordwood.log.writer import Writer
+    from cordwood.pipeline.collect import Collected, collect_logs
+    from cordwood.pipeline.compact import CompactReport, compact
+    from cordwood.pipeline.delta import Delta
+    from cordwood.pipeline.reports import RunReport
+    from cordwood.pipeline.rollup import FleetRolledUp, roll_up_fleet
+    from cordwood.pipeline.run import Pipeline
+    from cordwood.pipeline.scrub import scrub_log, scrub_logs
+    from cordwood.pipeline.table import Table
+    from cordwood.store.url import Store
 
 __version__ = "0.1.0"
 
 
+_HOMES = {
+    "CollectReport": "log.collect",
+    "Collected": "pipeline.collect",
+    "Collection": "collection.collection",
+    "Committed": "log.bulk",
+    "CompactReport": "pipeline.compact",
+    "CopyReport": "log.copy",
+    "Cursors": "log.cursors",
+    "Delta": "pipeline.delta",
+    "Dirty": "fleet.select",
+    "Fleet": "fleet.fleet",
+    "FleetRolledUp": "pipeline.rollup",
+    "Fragment": "log.format",
+    "Index": "index.index",
+    "Limits": "log.reader",
+    "Log": "log.log",
+    "LogState": "log.log",
+    "Options": "log.options",
+    "Pin": "log.pins",
+    "Pipeline": "pipeline.run",
+    "Policy": "fleet.select",
+    "Reader": "log.reader",
+    "Record": "log.records",
+    "RollUpReport": "fleet.rollup",
+    "RunReport": "pipeline.reports",
+    "ScrubReport": "log.scrub",
+    "Seal": "log.format",
+    "Setsum": "base.setsum",
+    "Staged": "log.bulk",
+    "Store": "store.url",
+    "Survey": "fleet.survey",
+    "Table": "pipeline.table",
+    "Token": "log.bulk",
+    "Witness": "log.cursors",
+    "Writer": "log.writer",
+    "collect_logs": "pipeline.collect",
+    "compact": "pipeline.compact",
+    "members": "fleet.survey",
+    "owners": "fleet.share",
+    "roll_up_fleet": "pipeline.rollup",
+    "scrub_log": "pipeline.scrub",
+    "scrub_logs": "pipeline.scrub",
+    "select": "fleet.select",
+    "survey": "fleet.survey",
+}
+"""Where the other names are: loaded when one is first used, so that a command waits for no more
+than it needs, and what needs an extra asks for it then."""
+
+
 def __getattr__(name: str) -> Any:
-    """What needs `cordwood[search]` is loaded when it is used."""
-    if name == "Collection":
-        return lazily("cordwood.collection.collection", name)
-    if name == "Index":
-        return lazily("cordwood.index.index", name)
-    raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+    """The names in `_HOMES`."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+    found = globals()[name] = lazily(f"cordwood.{_HOMES[name]}", name)
+    return found
 
 
 __all__ = [

@@ -76,3 +76,24 @@ def test_every_example_is_tested():
     """By its name, above."""
     tested = Path(__file__).read_text()
     assert [] == [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tested]
+
+
+def test_search(run, tmp_path, capsys):
+    """A collection is asked before and after its compaction."""
+    run("search.py", f"file://{tmp_path}/wood/notes")
+    words = capsys.readouterr().out.splitlines()
+    assert {"monday", "tuesday"} == {line.split()[1] for line in words[:2]}
+    assert "waiting: 4" == words[2]
+    assert "indexed: 2 still found: [b'monday', b'tuesday']" == words[3]
+
+
+def test_search_on_spark(run, spark, tmp_path, capsys):
+    """Twice: the second build is the first."""
+    texts = [("a", "quick fox"), ("b", "lazy quick dog"), ("c", "cat")]
+    frame = spark.createDataFrame(texts, "id STRING, text STRING")
+    frame.write.parquet(f"file://{tmp_path}/texts")
+    for expected in ("3 documents", "nothing new"):
+        run("spark_search.py", f"file://{tmp_path}/texts", f"{tmp_path}/index")
+        words = capsys.readouterr().out.splitlines()
+        assert expected == words[0]
+        assert ["a"] == [line.split()[1] for line in words[1:]]

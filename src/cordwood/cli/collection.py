@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import msgspec
 
-from cordwood.base.lazy import lazily
-from cordwood.cli.index import files_option, say, scoring_option
+from cordwood.cli.documents import batches_of
 from cordwood.cli.jobs import engine_option
 from cordwood.cli.output import byte_progress, command, console, print_json, size
+from cordwood.cli.questions import add_questions, document_options, say
+from cordwood.sync.collection import Collection
 
 
 @click.group()
@@ -37,9 +37,7 @@ def create(url: str, *, tokenizer: str, as_json: bool) -> None:
 
 @collection.command()
 @click.argument("url")
-@click.argument("source", type=click.File("rb"), default="-")
-@files_option
-@click.option("--replace", is_flag=True, help="In place of the documents of the same ids.")
+@document_options
 @command
 def add(
     url: str, source: BinaryIO, *, files: tuple[Path, ...], replace: bool, as_json: bool
@@ -48,7 +46,6 @@ def add(
 
     SOURCE has one document on each line: {"id": "…", "text": "…"}, or an id, a tab and a text.
     """
-    batches_of = lazily("cordwood.cli.documents", "batches_of")
     count = 0
     with _open(url) as named:
         append = named.update_arrow if replace else named.add_arrow
@@ -67,30 +64,6 @@ def delete(url: str, ids: tuple[str, ...], *, as_json: bool) -> None:
     with _open(url) as named:
         named.delete_arrow([one.encode(errors="surrogateescape") for one in ids])
     say({"deleted": list(ids)}, f"deleted {len(ids):,} ids", as_json=as_json)
-
-
-@collection.command()
-@click.argument("url")
-@click.argument("query")
-@click.option("-k", "--top", type=click.IntRange(1), default=10, show_default=True)
-@scoring_option
-@command
-def search(url: str, query: str, *, top: int, scoring: str, as_json: bool) -> None:
-    """The ids that answer QUERY best, such as 'quick AND (fox OR dog) NOT cat', or 'qui*'."""
-    show = lazily("cordwood.cli.documents", "show_hits")
-    with _open(url) as named:
-        show(named.search(query, top, scoring=scoring), as_json=as_json)
-
-
-@collection.command()
-@click.argument("url")
-@click.argument("query")
-@command
-def match(url: str, query: str, *, as_json: bool) -> None:
-    """All ids that QUERY finds, not ranked."""
-    show = lazily("cordwood.cli.documents", "show_ids")
-    with _open(url) as named:
-        show(named.match(query), as_json=as_json)
 
 
 @collection.command()
@@ -116,24 +89,6 @@ def compact(url: str, *, engine: str, as_json: bool) -> None:
 @collection.command()
 @click.argument("url")
 @command
-def check(url: str, *, as_json: bool) -> None:
-    """Prove the log, and read all of the index."""
-    with _open(url) as named:
-        report = named.check()
-    if as_json:
-        print_json({"ok": report.ok} | asdict(report))
-    else:
-        for error in report.errors:
-            click.echo(f"  {error}", err=True)
-        whole = f"whole: {report.documents:,} documents in {report.segments:,} segments"
-        click.echo(whole if report.ok else f"DAMAGED in {len(report.errors)} places")
-    if not report.ok:
-        sys.exit(1)
-
-
-@collection.command()
-@click.argument("url")
-@command
 def show(url: str, *, as_json: bool) -> None:
     """Show what the collection has, and what waits for a compaction."""
     with _open(url) as named:
@@ -147,5 +102,8 @@ def show(url: str, *, as_json: bool) -> None:
     screen.print(f"{state.waiting:,} operations wait, {size(state.waiting_bytes)}")
 
 
-def _open(url: str) -> Any:
-    return lazily("cordwood.sync.collection", "Collection").from_url(url)
+def _open(url: str) -> Collection:
+    return Collection.from_url(url)
+
+
+add_questions(collection, _open, "URL")

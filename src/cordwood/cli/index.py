@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
-from cordwood.base.lazy import lazily
+from cordwood.cli.bench.searching import bench
+from cordwood.cli.documents import batches_of
 from cordwood.cli.output import command, console, print_json, size, text_of
-
-scoring_option = click.option(
-    "--scoring", type=click.Choice(["bm25", "tfidf"]), default="bm25", show_default=True
-)
-files_option = click.option(
-    "--files",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="Files as documents, under their names as ids; of a directory, all in it.",
-)
+from cordwood.cli.questions import add_questions, document_options, say
+from cordwood.sync.index import Index
 
 
 @click.group()
@@ -31,6 +23,9 @@ def index() -> None:
     """
 
 
+index.add_command(bench)
+
+
 @index.command()
 @click.argument("place")
 @click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
@@ -39,17 +34,12 @@ def index() -> None:
 def create(place: str, *, tokenizer: str, no_frequencies: bool, as_json: bool) -> None:
     """Make an empty index at PLACE."""
     _open(place).create(tokenizer, frequencies=not no_frequencies)
-    if as_json:
-        print_json({"created": place})
-    else:
-        click.echo(f"created {place}")
+    say({"created": place}, f"created {place}", as_json=as_json)
 
 
 @index.command()
 @click.argument("place")
-@click.argument("source", type=click.File("rb"), default="-")
-@files_option
-@click.option("--replace", is_flag=True, help="In place of the documents of the same ids.")
+@document_options
 @command
 def add(
     place: str, source: BinaryIO, *, files: tuple[Path, ...], replace: bool, as_json: bool
@@ -58,7 +48,6 @@ def add(
 
     SOURCE has one document on each line: {"id": "…", "text": "…"}, or an id, a tab and a text.
     """
-    batches_of = lazily("cordwood.cli.documents", "batches_of")
     count = 0
     with _open(place).begin() as transaction:
         for ids, texts in batches_of(source, files):
@@ -78,28 +67,6 @@ def delete(place: str, ids: tuple[str, ...], *, as_json: bool) -> None:
     with _open(place).begin() as transaction:
         transaction.delete_arrow([one.encode(errors="surrogateescape") for one in ids])
     say({"deleted": list(ids)}, f"deleted {len(ids):,} ids", as_json=as_json)
-
-
-@index.command()
-@click.argument("place")
-@click.argument("query")
-@click.option("-k", "--top", type=click.IntRange(1), default=10, show_default=True)
-@scoring_option
-@command
-def search(place: str, query: str, *, top: int, scoring: str, as_json: bool) -> None:
-    """The ids that answer QUERY best, such as 'quick AND (fox OR dog) NOT cat', or 'qui*'."""
-    show = lazily("cordwood.cli.documents", "show_hits")
-    show(_open(place).search(query, top, scoring=scoring), as_json=as_json)
-
-
-@index.command()
-@click.argument("place")
-@click.argument("query")
-@command
-def match(place: str, query: str, *, as_json: bool) -> None:
-    """All ids that QUERY finds, not ranked."""
-    show = lazily("cordwood.cli.documents", "show_ids")
-    show(_open(place).match(query), as_json=as_json)
 
 
 @index.command()
@@ -129,23 +96,6 @@ def compact(place: str, *, as_json: bool) -> None:
 @index.command()
 @click.argument("place")
 @command
-def check(place: str, *, as_json: bool) -> None:
-    """Read all of the index at PLACE, and compare its parts."""
-    report = _open(place).check()
-    if as_json:
-        print_json({"ok": report.ok} | asdict(report))
-    else:
-        for error in report.errors:
-            click.echo(f"  {error}", err=True)
-        whole = f"whole: {report.documents:,} documents in {report.segments:,} segments"
-        click.echo(whole if report.ok else f"DAMAGED in {len(report.errors)} places")
-    if not report.ok:
-        sys.exit(1)
-
-
-@index.command()
-@click.argument("place")
-@command
 def show(place: str, *, as_json: bool) -> None:
     """Show what the index at PLACE has."""
     state = _open(place).state()
@@ -164,14 +114,8 @@ def show(place: str, *, as_json: bool) -> None:
         screen.print(f"mark {name}: {text_of(value)}")
 
 
-def _open(place: str) -> Any:
-    """The index; its class comes with an extra."""
-    return lazily("cordwood.sync.index", "Index")(place)
+def _open(place: str) -> Index:
+    return Index(place)
 
 
-def say(facts: dict[str, object], words: str, *, as_json: bool) -> None:
-    """The same for programs and for people."""
-    if as_json:
-        print_json(facts)
-    else:
-        click.echo(words)
+add_questions(index, _open, "PLACE")

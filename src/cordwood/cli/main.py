@@ -1,22 +1,68 @@
-"""The command itself: `cordwood <noun> <verb>`."""
+"""The command itself: `cordwood <noun> <verb>`.
+
+A command's module is loaded when the command is used: a search is not to wait for Spark's half of
+the library, and one that needs an extra does not keep the others from working without it.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from cordwood import __version__
-from cordwood.cli.collection import collection
-from cordwood.cli.demo import demo
-from cordwood.cli.fleet import fleet
-from cordwood.cli.index import index
-from cordwood.cli.log import log
-from cordwood.cli.pipeline import pipeline
-from cordwood.cli.spark import spark
-from cordwood.cli.store import store
-from cordwood.cli.table import table
+from cordwood.base.errors import StateError
+from cordwood.base.lazy import lazily
+from cordwood.cli.output import fail
+
+COMMANDS = (
+    "collection",
+    "demo",
+    "fleet",
+    "grep",
+    "index",
+    "log",
+    "names",
+    "pipeline",
+    "spark",
+    "store",
+    "table",
+)
+"""Each is in the module of its name."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Loads commands by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them; if it needs an extra that is not installed, one that says so."""
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            found: click.Command = lazily(f"cordwood.cli.{cmd_name}", cmd_name)
+        except StateError as error:
+            return _missing(cmd_name, error)
+        return found
+
+
+def _missing(name: str, error: StateError) -> click.Command:
+    @click.command(
+        name,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        help=f"Not installed: {error.hint}",
+    )
+    @click.argument("words", nargs=-1)
+    def told(words: tuple[str, ...]) -> Any:
+        fail(error.message, error.hint, str(error.code), as_json="--json" in words)
+
+    return told
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cordwood")
 def cli() -> None:
     """Ordered, verifiable logs in plain files on an object store.
@@ -25,17 +71,6 @@ def cli() -> None:
     az://container/prefix. A log is named by its store's URL, a slash, and its own name:
     file:///data/wood/orders.
     """
-
-
-cli.add_command(collection)
-cli.add_command(demo)
-cli.add_command(fleet)
-cli.add_command(index)
-cli.add_command(log)
-cli.add_command(pipeline)
-cli.add_command(spark)
-cli.add_command(store)
-cli.add_command(table)
 
 
 def main() -> None:

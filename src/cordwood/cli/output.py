@@ -13,27 +13,23 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from cordwood.base.errors import CordwoodError, CordwoodWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STOPPED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells give it."""
 
 
 def console() -> Console:
-    """Where people read results."""
+    """Where people read results. What draws for them is loaded when there is something to draw."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -113,18 +109,24 @@ def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[.
 
     Call the result with the bytes done so far, and how many there are if that is known only now.
     """
+    if not shown:
+        yield lambda *_: None
+        return
+    from rich import progress  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
     screen = Console(stderr=True)
-    if not shown or not screen.is_terminal:
+    if not screen.is_terminal:
         yield lambda *_: None
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen) as bar:
+    with progress.Progress(*columns, console=screen) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 

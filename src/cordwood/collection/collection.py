@@ -46,6 +46,7 @@ from cordwood.log.reader import Limits
 from cordwood.log.writer import Writer
 from cordwood.pipeline.engine import AUTO, Engine, Progress
 from cordwood.pipeline.indexing import CURSOR, IndexReport, index_log
+from cordwood.pipeline.merging import merge_index
 from cordwood.store.url import Store
 
 TRIES_MAX = 10
@@ -264,7 +265,7 @@ class Collection:
             engine=engine,
             progress=progress,
         )
-        await _off(self._index.merge, tiered=True)
+        await merge_index(self.store, self._index_name, engine=engine)
         await _off(self._index.compact)
         return report
 

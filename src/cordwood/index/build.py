@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import sparse
 
 from cordwood.base.errors import InvalidInputError, LimitError
 from cordwood.index import postings
@@ -24,8 +23,8 @@ from cordwood.index.sections import Sink
 from cordwood.index.tokens import Cut, Tokenizer
 from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch
 
-SLICE_BYTES = 1 << 20
-"""So much text is cut at a time."""
+SLICE_BYTES = 1 << 18
+"""So much text is cut at a time: what that takes stays in the processor's cache."""
 
 DOCUMENTS_MAX = (1 << 32) - 2
 """A document's number has 32 bits; 0 is none."""
@@ -178,6 +177,9 @@ def inverted(
     codes: npt.NDArray[np.int32], counts: npt.NDArray[np.intp], terms: int, *, frequencies: bool
 ) -> postings.Lists:
     """For each term its documents, rising, and how often each has it."""
+    # A search needs none of it, and it takes longer to load than many a search does.
+    from scipy import sparse  # noqa: PLC0415
+
     shape = (terms, len(counts))
     docs = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     ones = np.ones(len(codes), np.int32)

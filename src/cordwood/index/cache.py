@@ -72,7 +72,12 @@ class SegmentCache:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(len(data))
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(data)
+                try:
+                    file.write(data)
+                    file.flush()
+                except OSError:
+                    os.unlink(file.name)
+                    raise
             os.replace(file.name, path)
 
     def _make_room(self, size_bytes: int) -> None:

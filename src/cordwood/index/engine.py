@@ -6,6 +6,7 @@ the segments that are open, which handles share.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +14,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from cordwood.base.errors import Code, ConflictError, CordwoodError, InvalidInputError, StateError
+from cordwood.base.errors import (
+    Code,
+    ConflictError,
+    CordwoodError,
+    InvalidInputError,
+    StateError,
+    UncertainError,
+)
 from cordwood.index.build import Builder, as_ids
 from cordwood.index.draft import Draft, Ended
+from cordwood.index.failures import told
 from cordwood.index.home import CompactReport, Config, Files, Home, Visit
-from cordwood.index.ledger import AddSegment, EndMerge
+from cordwood.index.ledger import AddSegment, EndMerge, State
 from cordwood.index.merge import merge
 from cordwood.index.policy import Sized, worth_merging
 from cordwood.index.query import Query
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import Splitter, Tokenizer, as_texts, tokenizer
+from cordwood.store.disk import Disk
 
 SEGMENT_BYTES = 64 << 20
 """A transaction writes a segment when it has gathered so much text: six times that in memory."""
@@ -90,6 +101,7 @@ class Engine:
         self._snapshot: Snapshot | None = None
         self._segments: dict[int, Segment] = {}
         self._generators: dict[str, Any] = {}
+        _engines.add(self)
 
     def create(self, named: str | Splitter, *, frequencies: bool, exist_ok: bool) -> None:
         """Make the index."""
@@ -145,19 +157,33 @@ class Engine:
         if visit is not None:
             self.home.leave(visit)
 
+    def forget(self) -> None:
+        """In a forked child: the handle is the parent's, and so may be the mutex."""
+        self._mutex = threading.RLock()
+        self._visit = self._snapshot = None
+
     def newest(self) -> Snapshot:
         """The index as it is now. It stays as it is only until the next call."""
         with self._mutex:
-            if self._visit is None:
-                self._visit = self.home.enter()
-                self._snapshot = None
-            elif self.home.advance(self._visit):
-                self._snapshot = None
+            self._go_on()
+            assert self._visit is not None
             if self._snapshot is None:
                 self._snapshot = self.snapshot_of(self._visit)
                 live = self._visit.state.live
                 self._segments = {n: s for n, s in self._segments.items() if n in live}
             return self._snapshot
+
+    def _go_on(self) -> None:
+        """Bring our own handle to the newest state; one that lapsed is replaced."""
+        if self._visit is not None:
+            try:
+                if self.home.advance(self._visit):
+                    self._snapshot = None
+            except StateError:
+                visit, self._visit = self._visit, None
+                self.home.leave(visit)
+        if self._visit is None:
+            self._visit, self._snapshot = self.home.enter(), None
 
     @contextmanager
     def visiting(self) -> Iterator[tuple[Visit, Snapshot]]:
@@ -195,30 +221,25 @@ class Engine:
         worth it (policy.py), which may be none.
         """
         self.home.cancel_dead_merges()
-        before = 0
         gone = 0
         while True:
             with self.visiting() as (visit, snapshot):
-                busy = visit.state.merging()
-                views = [view for view in snapshot.views if view.segment.number not in busy]
-                before = before or len(snapshot.views)
-                if tiered:
-                    chosen = worth_merging(
-                        [Sized(v.segment.number, v.documents, len(v.deleted)) for v in views]
-                    )
-                    views = [view for view in views if view.segment.number in chosen]
-                elif len(views) == 1 and not views[0].deleted:
-                    views = []
+                views = _mergeable(visit.state, snapshot, tiered=tiered)
                 if not views:
                     return gone
-                gone += self._merge(visit, views)
+                numbers = tuple(view.segment.number for view in views)
+                try:
+                    started = self.home.commit(visit, Draft(start=numbers), Files({}, {}))
+                except UncertainError:
+                    raise
+                except ConflictError:
+                    continue  # Somebody else began to merge one of them: look again.
+                gone += self._merge(visit, views, started)
             if not tiered:
                 return gone
 
-    def _merge(self, visit: Visit, views: Sequence[View]) -> int:
+    def _merge(self, visit: Visit, views: Sequence[View], started: int) -> int:
         numbers = tuple(view.segment.number for view in views)
-        none = Files({}, {})
-        started = self.home.commit(visit, Draft(start=numbers), none)
         try:
             with self.home.spool() as folder:
                 made = self._write_merged(views, folder)
@@ -236,9 +257,10 @@ class Engine:
 
     def _write_merged(self, views: Sequence[View], folder: Path) -> _Merged:
         waiting = folder / "waiting"
-        waiting.mkdir()
+        with told("merge", self.home.name):
+            waiting.mkdir()
         segment, idmap = folder / "segment", folder / "idmap"
-        with segment.open("wb") as sink:
+        with told("merge", self.home.name), segment.open("wb") as sink:
             facts = merge(views, sink, idmap, waiting)
         return _Merged(segment, idmap, facts.documents, segment.stat().st_size)
 
@@ -305,6 +327,18 @@ class Engine:
         except CordwoodError as error:
             wrong.append(str(error))
         return CheckReport(segments, documents, tuple(wrong))
+
+
+def _mergeable(state: State, snapshot: Snapshot, *, tiered: bool) -> list[View]:
+    """The segments to merge next: none if it is not worth it."""
+    busy = state.merging()
+    views = [view for view in snapshot.views if view.segment.number not in busy]
+    if tiered:
+        chosen = worth_merging(
+            [Sized(v.segment.number, v.documents, len(v.deleted)) for v in views]
+        )
+        return [view for view in views if view.segment.number in chosen]
+    return [] if len(views) == 1 and not views[0].deleted else views
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +463,7 @@ class Writing:
         with self._mutex:
             self._check_open()
             try:
+                self._visit.check()  # Before anything is written for a handle that is over.
                 self.drain()
                 self._flush()
                 if not (self._segments or self._deleted or self._marks):
@@ -459,11 +494,11 @@ class Writing:
             return
         number = self._engine.home.new_segment()
         path = self._folder / f"segment.{number}"
-        with path.open("wb") as sink:
+        with told("write", self._engine.home.name), path.open("wb") as sink:
             facts = self._builder.write(sink)
         self._builder = self._engine.builder()
         if facts.documents:
-            self._segments[number] = (path, Segment(number, path.read_bytes(), path.name))
+            self._segments[number] = (path, Segment(number, Disk().map(str(path)), path.name))
 
     def _check_open(self) -> None:
         if self.is_over:
@@ -491,3 +526,14 @@ def _slices(texts: pa.LargeBinaryArray, size_bytes: int) -> Iterator[tuple[int, 
         limit = min(max(limit, start + 1), len(texts))
         yield start, limit
         start = limit
+
+
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _forget_all() -> None:
+    for engine in _engines:
+        engine.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -24,11 +24,14 @@ does not speak of, seen under that lock, was left by a crash.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,14 +45,14 @@ from cordwood.base.errors import (
     CorruptionError,
     NotFoundError,
     StateError,
-    StoreError,
 )
 from cordwood.index import config as config_file
-from cordwood.index import tombs
+from cordwood.index import idgen, tombs
 from cordwood.index.draft import Draft, entries, idmaps_for
+from cordwood.index.failures import READ_ONLY, told
 from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.idgen import IdGenerator
-from cordwood.index.ledger import State, Transaction, compacted
+from cordwood.index.ledger import Live, State, Transaction, compacted
 from cordwood.index.ledgerfile import LedgerFile, Position, Reader
 from cordwood.index.locks import LOCK_WAIT_S, Locks
 from cordwood.index.merge import IdMap
@@ -76,6 +79,17 @@ class FolderVisit:
     def state(self) -> State:
         """See `Visit`."""
         return self.reader.state
+
+    def check(self) -> None:
+        """See `Visit`."""
+        if not self.is_open:
+            raise StateError("the handle is closed", code=Code.CLOSED)
+        if self.held is not None and not self.held.is_held:
+            raise StateError(
+                "the handle was opened before this process was forked",
+                code=Code.FORKED,
+                hint="open another one in the child",
+            )
 
 
 @dataclass(slots=True)
@@ -107,7 +121,9 @@ class Folder:
         self._locks = Locks(self._disk, entropy, wait_s=lock_wait_s)
         self._ledger = LedgerFile(self._path(LEDGER), self._disk, entropy, durable=durable)
         self._lock = self._path(f"{LEDGER}.lock")
-        self._segment_ids = self.new_ids("segments")
+        self._segment_ids = IdGenerator(
+            self._path("ids/segments"), self._disk, self._locks, is_made=True
+        )
         self._merges = _Merges()
 
     @property
@@ -118,27 +134,47 @@ class Folder:
     def create(self, config: Config) -> None:
         """See `Home`. The folder is made aside and gets its name at the end: one wins."""
         parent, base = os.path.split(self._root)
-        if not self._disk.inline:
-            os.makedirs(parent, exist_ok=True)
         aside = os.path.join(parent, f".{base}.{self._entropy.token()[:16]}")
         with self._told("create"):
             if self._has(self._root) and self._disk.scan(self._root):
-                self._refuse_there()
-            self._disk.mkdir(aside)
-            for folder in ("merges", "handles", "ids", "spool"):
-                self._disk.mkdir(f"{aside}/{folder}")
-            data = {LEDGER: self._ledger.fresh([], 0), "config": config_file.encoded(config)}
-            for name, content in data.items():
-                self._disk.write(f"{aside}/{name}", content, 0)
-            self._disk.fsync_dir(aside)
+                raise self._there()
+            self._make_folder(parent)
             try:
+                self._furnish(aside, config)
                 self._disk.rename(aside, self._root)
-            except OSError:
-                self._remove_tree(aside)
-                if self._has(self._root):
-                    self._refuse_there()
+            except OSError as error:
+                with suppress(OSError):
+                    self._remove_tree(aside)
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise self._there() from error
                 raise
             self._disk.fsync_dir(parent)
+
+    def _furnish(self, aside: str, config: Config) -> None:
+        """Make a folder with all that an empty index has."""
+        self._disk.mkdir(aside)
+        for folder in ("merges", "handles", "ids", "spool"):
+            self._disk.mkdir(f"{aside}/{folder}")
+        data = {
+            LEDGER: self._ledger.fresh([], 0),
+            f"{LEDGER}.lock": b"",  # There from the start: who may only read cannot make it.
+            "ids/segments": idgen.fresh(),
+            "config": config_file.encoded(config),
+        }
+        for name, content in data.items():
+            self._disk.write(f"{aside}/{name}", content, 0)
+        self._disk.fsync_dir(f"{aside}/ids")
+        self._disk.fsync_dir(aside)
+
+    def _make_folder(self, path: str) -> None:
+        """Make a folder, and those above it, if they are not there; their names are durable."""
+        if self._has(path):
+            return
+        above = os.path.dirname(path)
+        self._make_folder(above)
+        with suppress(FileExistsError):
+            self._disk.mkdir(path)
+        self._disk.fsync_dir(above)
 
     def config(self) -> Config:
         """See `Home`."""
@@ -148,30 +184,38 @@ class Folder:
 
     def enter(self) -> FolderVisit:
         """See `Home`."""
-        with self._told("open"), self._locks.shared(self._lock):
+        with self._told("open"), self._locks.shared(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             return self._entered(reader)
 
     def advance(self, visit: Any) -> bool:
         """See `Home`. Without a lock, if the ledger's file has not changed."""
-        if not visit.is_open:
-            raise StateError("the handle is closed", code=Code.CLOSED)
+        visit.check()
         with self._told("read"):
             if self._stamp() == visit.stamp:
                 return False
             with self._locks.shared(self._lock):
-                before = visit.state.id
-                visit.reader.catch_up(self._ledger)
-                if visit.state.id == before:
-                    visit.stamp = self._stamp()
+                reader = self._following(visit)
+                if reader.state.id == visit.state.id:
+                    visit.reader, visit.stamp = reader, self._stamp()
                     return False
-                fresh = self._entered(visit.reader, visit.tombstones)
+                fresh = self._entered(reader, visit.tombstones if visit.held else None)
                 old = (visit.path, visit.held)
+                visit.reader, visit.tombstones = reader, fresh.tombstones
                 visit.path, visit.held, visit.stamp = fresh.path, fresh.held, fresh.stamp
-                visit.tombstones = fresh.tombstones
         self._drop(*old)
         return True
+
+    def _following(self, visit: FolderVisit) -> Reader:
+        """The newest state, for a handle, which stays where it is.
+
+        Nothing is kept for who could not lock a handle: that one reads the ledger from its
+        beginning, for what comes after its state may have been told more briefly since.
+        """
+        reader = Reader() if visit.held is None else visit.reader.copy()
+        reader.catch_up(self._ledger)
+        return reader
 
     def leave(self, visit: Any) -> None:
         """See `Home`."""
@@ -181,8 +225,7 @@ class Folder:
 
     def new_segment(self) -> int:
         """See `Home`."""
-        with self._told("number"):
-            return self._segment_ids.next()
+        return self._segment_ids.next()
 
     def new_ids(self, name: str) -> IdGenerator:
         """See `Home`."""
@@ -190,33 +233,36 @@ class Folder:
 
     def open_segment(self, number: int) -> Any:
         """See `Home`: mapped."""
-        with self._told("open", CorruptionError):
+        with self._told("open"):
             return self._disk.map(self._path(f"segment.{number}.idx"))
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
         """See `Home`: within the index's folder, where files can be given their names."""
-        base = self._path("spool")
-        if self._disk.inline:
-            base = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cordwood-spool")  # noqa: S108
-            os.makedirs(base, exist_ok=True)
-        folder = os.path.join(base, self._entropy.token()[:16])
+        if self._disk.inline:  # A model of a disk has no place for files that others write.
+            with tempfile.TemporaryDirectory(prefix="cordwood-index-") as anywhere:
+                yield Path(anywhere)
+            return
+        folder = self._path(f"spool/{self._entropy.token()[:16]}")
         with self._told("spool"):
             os.mkdir(folder)
             held = Disk().hold(f"{folder}/active")
         try:
             yield Path(folder)
         finally:
-            held.release()
-            shutil.rmtree(folder, ignore_errors=True)
+            if held.is_held:  # Else this is a forked child, and the folder its parent's.
+                held.release()
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, visit: Any, draft: Draft, files: Files) -> int:
         """See `Home`."""
-        for path in (*files.segments.values(), *files.idmaps.values()):
-            _sync(path)  # Before the lock: a large file takes its time.
+        visit.check()
+        with self._told("commit"):
+            if not self._disk.inline:
+                for path in (*files.segments.values(), *files.idmaps.values()):
+                    _sync(path)  # Before the lock: a large file takes its time.
         with self._told("commit"), self._locks.exclusive(self._lock):
-            head = visit.reader.copy()
-            head.catch_up(self._ledger)
+            head = self._following(visit)
             idmaps = {
                 number: self._idmap(number, files) for number in idmaps_for(draft, head.state)
             }
@@ -247,21 +293,21 @@ class Folder:
 
     def cancel_dead_merges(self) -> int:
         """See `Home`."""
-        with self._told("merge"), self._locks.exclusive(self._lock):
+        with self._told("merge"), self._locks.exclusive(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             return self._cancel_dead(reader)
 
     def compact(self) -> CompactReport:
         """See `Home`. Tombstones first, then the ledger, then what it does not speak of."""
-        with self._told("compact"), self._locks.exclusive(self._lock):
+        with self._told("compact"), self._locks.exclusive(self._lock_of_index()):
             reader = Reader()
             reader.catch_up(self._ledger)
             cancelled = self._cancel_dead(reader)
             read = self._ledger.read(Position())
             plan = compacted(read.transactions, read.last, self._oldest(reader.state.id))
             for segment, docs in plan.tombstones.items():
-                self._bury(segment, docs, reader.state.live[segment].documents)
+                self._bury(segment, docs, reader.state.live[segment])
             if plan.tombstones:
                 self._disk.fsync_dir(self._root)
             if plan.kept != read.transactions or plan.tombstones:
@@ -287,11 +333,24 @@ class Folder:
             visit = self.enter()
         except CorruptionError as error:
             return [error.message]
+        none = Files({}, {})
+        reads: list[Callable[[], Any]] = [
+            partial(self._idmap, number, none)
+            for number in sorted({dead.into for dead in visit.state.dead.values()})
+        ]
+        with self._told("check"):
+            reads += [
+                self.new_ids(name).check
+                for name, _ in sorted(self._disk.scan(self._path("ids")))
+                if not name.endswith((".lock", ".new"))
+            ]
         try:
-            for number in visit.state.dead.values():
-                path = self._path(f"segment.{number.into}.idmap")
-                if number.into in visit.state.live and not self._has(path):
-                    wrong.append(f"{path} is missing")
+            for read in (*reads, self._segment_ids.check):
+                try:
+                    with self._told("check"):
+                        read()
+                except CorruptionError as error:
+                    wrong.append(error.message)
         finally:
             self.leave(visit)
         return wrong
@@ -299,9 +358,7 @@ class Folder:
     def _entered(self, reader: Reader, known: Mapping[int, BitMap] | None = None) -> FolderVisit:
         """A handle at the reader's state; under the ledger's lock."""
         buried = {
-            number: known[number]
-            if known and number in known
-            else self._buried(number, live.documents)
+            number: known[number] if known and number in known else self._buried(number, live)
             for number, live in reader.state.live.items()
         }
         path, held = self._handle(reader.state.id)
@@ -310,20 +367,31 @@ class Folder:
     def _handle(self, number: int) -> tuple[str, Held | None]:
         path = self._path(f"handles/{number:020d}_{self._entropy.token()[:16]}.active")
         try:
+            self._restore_folders()
             return path, self._disk.hold(path)
         except OSError as error:
-            if error.errno in _READ_ONLY:
-                return path, None  # Nobody can delete anything there either.
+            if error.errno in READ_ONLY:
+                return path, None  # What is open stays mapped, whoever removes its name.
             raise
+
+    def _restore_folders(self) -> None:
+        """Make the folders that are empty while nobody is there: many a copy leaves such out."""
+        for folder in ("handles", "merges", "spool"):
+            if not self._has(self._path(folder)):
+                with suppress(FileExistsError):
+                    self._disk.mkdir(self._path(folder))
 
     def _oldest(self, newest: int) -> int:
         """The state that the oldest open handle looks at; stale files of handles go."""
         oldest = newest
         for name, _ in sorted(self._disk.scan(self._path("handles"))):
             path = self._path(f"handles/{name}")
+            number = name.partition("_")[0]
+            if not number.isdecimal():
+                continue  # None of ours.
             held = self._locks.try_hold(path)
             if held is None:
-                oldest = min(oldest, int(name.partition("_")[0]))
+                oldest = min(oldest, int(number))
             else:
                 self._drop(path, held)
         return oldest
@@ -369,18 +437,20 @@ class Folder:
         path = self._path(f"segment.{number}.idmap")
         return IdMap(self._disk.map(path), path)
 
-    def _bury(self, segment: int, docs: BitMap, documents: int) -> None:
+    def _bury(self, segment: int, docs: BitMap, live: Live) -> None:
         """Mark documents in a segment's file of tombstones, which is written anew."""
-        everything = docs | self._buried(segment, documents)
-        self._replace(f"segment.{segment}.tomb", tombs.encoded(everything, documents))
+        everything = docs | self._buried(segment, live)
+        self._replace(f"segment.{segment}.tomb", tombs.encoded(everything, live.documents))
 
-    def _buried(self, segment: int, documents: int) -> BitMap:
+    def _buried(self, segment: int, live: Live) -> BitMap:
         path = self._path(f"segment.{segment}.tomb")
         try:
             data = bytes(self._disk.read(path)[1])
         except FileNotFoundError:
+            if live.has_tombs:
+                raise
             return BitMap()
-        return tombs.decoded(data, documents, path)
+        return tombs.decoded(data, live.documents, path)
 
     def _sweep(self, known: set[int], gone: set[int], idmaps: set[int]) -> tuple[int, int]:
         """Remove files of segments that are gone, and what a crash left; how many of each."""
@@ -422,10 +492,15 @@ class Folder:
 
     def _drop(self, path: str, held: Held | None) -> None:
         """Remove a file that says that we are there, then let go of it."""
-        if held is not None:
+        if held is not None and held.is_held:
             with suppress(OSError):
                 self._disk.unlink(path)
             held.release()
+
+    def _lock_of_index(self) -> str:
+        """The ledger's lock file, where there is an index: nothing is made where there is none."""
+        self._disk.stat(self._path("config"))
+        return self._lock
 
     def _stamp(self) -> tuple[int, int, int]:
         found = self._disk.stat(self._ledger.path)
@@ -437,7 +512,7 @@ class Folder:
     def _has(self, path: str) -> bool:
         try:
             self._disk.stat(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
@@ -448,37 +523,19 @@ class Folder:
         if not self._disk.inline:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _refuse_there(self) -> None:
-        raise AlreadyExistsError(
+    def _there(self) -> AlreadyExistsError:
+        return AlreadyExistsError(
             f"{self._root} exists already", hint="open it, or name another directory"
         )
 
-    @contextmanager
-    def _told(self, what: str, missing: type[CordwoodError] = NotFoundError) -> Iterator[None]:
-        """Turn what the operating system says into our errors."""
-        try:
-            yield
-        except FileNotFoundError as error:
-            if missing is NotFoundError and not self._has(self._path("config")):
-                raise NotFoundError(
-                    f"there is no index at {self._root}", hint="create the index first"
-                ) from error
-            raise CorruptionError(
-                f"{what} {self._root}: {error.filename} is missing",
-                where=str(error.filename),
-                hint="bring it back from a copy",
-            ) from error
-        except OSError as error:
-            raise StoreError(
-                f"{what} {self._root}: {error.strerror or error}",
-                code=_CODES.get(error.errno or 0, Code.STORE_FAILED),
-                operation=what,
-                key=str(error.filename or self._root),
-            ) from error
+    def _told(self, what: str) -> AbstractContextManager[None]:
+        return told(what, self._root, self._missing)
 
-
-_READ_ONLY = {30, 13}  # EROFS, EACCES
-_CODES = {28: Code.STORE_FULL, 122: Code.STORE_FULL, 13: Code.STORE_DENIED, 30: Code.STORE_DENIED}
+    def _missing(self, message: str) -> CordwoodError:
+        """A file is missing of an index that is there, or there is no index."""
+        if self._has(self._path("config")) or self._has(self._ledger.path):
+            return CorruptionError(message, hint="bring it back from a copy")
+        return NotFoundError(f"there is no index at {self._root}", hint="create the index first")
 
 
 def _sync(path: Path) -> None:

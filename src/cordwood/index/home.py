@@ -41,6 +41,14 @@ class Visit(Protocol):
         """Deleted documents that the ledger does not speak of any more, by segment."""
         ...
 
+    def check(self) -> None:
+        """Go on only if it still holds.
+
+        Raises:
+            StateError: it is closed, it lapsed, or it was opened before this process was forked.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Files:

@@ -79,11 +79,35 @@ class Ids:
         one: bytes = self.table()[ordinal].as_py()
         return one
 
+    def of_document(self, doc: int) -> bytes:
+        """The id of a document."""
+        firsts = self._first_docs()
+        return self.get(doc - 1 if firsts is None else int(firsts.searchsorted(doc, "right")) - 1)
+
+    def of_documents(self, docs: npt.NDArray[Any]) -> list[bytes]:
+        """The ids of documents, one for each."""
+        if len(docs) < _MANY:
+            return list(map(self.of_document, docs.tolist()))
+        found: list[bytes] = self.take(self.ordinals(docs)).to_pylist()
+        return found
+
     def take(self, ordinals: npt.NDArray[Any]) -> pa.Array:
         """The ids of ordinals."""
         if self._table is None and self._is_fst and len(ordinals) < self._count // 256:
             return pa.array([self.get(ordinal) for ordinal in ordinals.tolist()], pa.binary())
-        return self.table().take(pa.array(ordinals))
+        # From its buffer: an array that pyarrow looks at first makes it load pandas.
+        places = np.ascontiguousarray(ordinals, np.int64)
+        chosen = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        return self.table().take(chosen)
+
+    def between(self, low: bytes | None, high: bytes | None) -> tuple[int, pa.Array]:
+        """The ids from `low` on and before `high`, and the ordinal of the first."""
+        if self._is_fst:
+            pairs = list(self._fst().range(ge=low, lt=high))
+            return (pairs[0][1] if pairs else 0), pa.array([key for key, _ in pairs], pa.binary())
+        start = 0 if low is None else self._first_from(low)
+        limit = self._count if high is None else self._first_from(high)
+        return start, self.table().slice(start, limit - start)
 
     def table(self) -> pa.Array:
         """All ids, in order."""
@@ -114,6 +138,11 @@ class Ids:
         return self._count < self._documents
 
     @cached_property
+    def span(self) -> tuple[bytes, bytes]:
+        """The first id and the last; there is one."""
+        return self.get(0), self.get(self._count - 1)
+
+    @cached_property
     def _sample(self) -> pa.Array:
         return _read_table(self._sections, "ids.sample", -(-self._count // ID_SAMPLE))
 
@@ -128,6 +157,12 @@ class Ids:
         return self._map
 
     def _search(self, user_id: bytes) -> int | None:
+        place = self._first_from(user_id)
+        table = self.table()
+        return place if place < len(table) and table[place].as_py() == user_id else None
+
+    def _first_from(self, user_id: bytes) -> int:
+        """The ordinal of the first id that is not lower."""
         table = self.table()
         low, high = 0, len(table)
         while low < high:
@@ -136,4 +171,4 @@ class Ids:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(table) and table[low].as_py() == user_id else None
+        return low

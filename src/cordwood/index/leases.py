@@ -22,7 +22,7 @@ from cordwood.base.errors import (
     StateError,
     UncertainError,
 )
-from cordwood.store.api import Match, PutMode
+from cordwood.store.api import Buffer, Match, PutMode
 from cordwood.store.url import Store
 
 TTL_S = 60.0
@@ -42,6 +42,7 @@ class Lease:
         self._etag = etag
         self._renewed_s = made_s
         self._is_over = False
+        self._portal = portal.current()
         self._busy = asyncio.Lock()
         self._work: Future[None] | None = None
 
@@ -49,8 +50,9 @@ class Lease:
         """Go on only if it still holds.
 
         Raises:
-            StateError: it lapsed: nobody could renew it in time.
+            StateError: it lapsed: nobody could renew it in time. Or it is a parent's process.
         """
+        portal.check_same(self._portal, "the handle")
         age_s = self._leases.clock.monotonic_s() - self._renewed_s
         if self._is_over or age_s > TRUSTED * self._leases.ttl_s:
             raise StateError(
@@ -64,7 +66,9 @@ class Lease:
         self._work = portal.current().start(self._renew_on())
 
     async def release(self) -> None:
-        """End it; twice is no error."""
+        """End it; twice is no error, and a forked child leaves it to its parent."""
+        if self._portal is not portal.current():
+            return
         if self._work is not None:
             self._work.cancel()
         async with self._busy:
@@ -146,7 +150,7 @@ class Leases:
             return False
         try:
             there = await self.store.get(key)
-            ttl_s = float(there.data.split()[0])
+            ttl_s = _ttl_s(there.data, self.ttl_s)
             # The time it was made for counts, whatever ours is; and stores keep whole seconds.
             if now_us - modified_us <= _age_us(ttl_s):
                 return False
@@ -158,6 +162,14 @@ class Leases:
             return False
         await self.store.delete([key])
         return True
+
+
+def _ttl_s(data: Buffer, usual_s: float) -> float:
+    """The time a lease was made for; of one that cannot be read, the usual."""
+    try:
+        return float(bytes(data).split()[0])
+    except (IndexError, ValueError):
+        return usual_s
 
 
 def _age_us(ttl_s: float) -> int:

@@ -39,6 +39,8 @@ class AddSegment(msgspec.Struct, frozen=True, tag="add"):
     segment: int
     documents: int
     size_bytes: int
+    has_tombs: bool = False
+    """Whether deletes of it are kept in its tombstones, and no more in the ledger."""
 
 
 class DeleteDocuments(msgspec.Struct, frozen=True, tag="delete"):
@@ -100,6 +102,7 @@ class Live:
     """By this transaction."""
     documents: int
     size_bytes: int
+    has_tombs: bool = False
 
 
 class Dead(NamedTuple):
@@ -195,7 +198,8 @@ class State:
 
     def _take(self, entry: Entry, transaction: Transaction, later: Sequence[Entry]) -> None:
         if isinstance(entry, AddSegment):
-            self._join(entry.segment, transaction.id, entry.documents, entry.size_bytes)
+            live = Live(transaction.id, entry.documents, entry.size_bytes, entry.has_tombs)
+            self._join(entry.segment, live)
         elif isinstance(entry, DeleteDocuments):
             self._delete(entry, transaction.id, later)
         elif isinstance(entry, StartMerge):
@@ -206,10 +210,10 @@ class State:
         else:
             self._end(entry, transaction.id)
 
-    def _join(self, segment: int, added: int, documents: int, size_bytes: int) -> None:
+    def _join(self, segment: int, live: Live) -> None:
         if segment in self.live or segment in self.dead:
             raise ConflictError(f"segment {segment} is in the ledger already")
-        self.live[segment] = Live(added, documents, size_bytes)
+        self.live[segment] = live
 
     def _delete(self, entry: DeleteDocuments, number: int, later: Sequence[Entry]) -> None:
         coming = {one.segment: one for one in later if isinstance(one, EndMerge)}
@@ -251,7 +255,7 @@ class State:
                 raise ConflictError(f"segment {segment} was merged, and it is not live")
             if self.deleted_last.get(segment, 0) > entry.carried:
                 raise ConflictError(f"documents of segment {segment} were deleted meanwhile")
-        self._join(entry.segment, ended, entry.documents, entry.size_bytes)
+        self._join(entry.segment, Live(ended, entry.documents, entry.size_bytes))
         for segment in entry.merged:
             del self.live[segment]
             self.deleted.pop(segment, None)
@@ -263,7 +267,7 @@ def documents_of(raw: bytes) -> BitMap:
     """A set as entries hold it."""
     try:
         return BitMap.deserialize(raw)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, IndexError) as error:
         raise CorruptionError(f"a set of documents cannot be read: {error}") from error
 
 
@@ -306,7 +310,7 @@ def compacted(transactions: Sequence[Transaction], last: int, oldest: int) -> Co
         for entry in transaction.entries
         if isinstance(entry, CancelMerge | EndMerge)
     }
-    tombstones: dict[int, BitMap] = {}
+    tombstones = _buried(transactions, oldest, state)
     kept: list[Transaction] = []
     for transaction in transactions:
         if transaction.id > oldest:
@@ -314,11 +318,8 @@ def compacted(transactions: Sequence[Transaction], last: int, oldest: int) -> Co
             continue
         entries: list[Entry] = []
         for entry in transaction.entries:
-            if isinstance(entry, DeleteDocuments):
-                _mark(tombstones, entry, state)
-            elif isinstance(entry, AddSegment | EndMerge):
-                if entry.segment not in gone:
-                    entries.append(AddSegment(entry.segment, entry.documents, entry.size_bytes))
+            if isinstance(entry, AddSegment | EndMerge) and entry.segment not in gone:
+                entries.append(_joined(entry, tombstones))
             elif isinstance(entry, StartMerge) and transaction.id not in over:
                 entries.append(entry)
         kept.append(msgspec.structs.replace(transaction, entries=tuple(entries), expected={}))
@@ -329,11 +330,26 @@ def compacted(transactions: Sequence[Transaction], last: int, oldest: int) -> Co
     return Compaction(tombstones, kept, last, sorted(gone), sorted(idmaps))
 
 
-def _mark(tombstones: dict[int, BitMap], entry: DeleteDocuments, state: State) -> None:
-    """Note deletes in segments that are live: merges have carried over the others."""
-    for segment, raw in entry.documents.items():
-        if segment in state.live:
-            tombstones[segment] = tombstones.get(segment, BitMap()) | documents_of(raw)
+def _buried(transactions: Sequence[Transaction], oldest: int, state: State) -> dict[int, BitMap]:
+    """Deletes up to `oldest` in segments that are live: merges have carried over the others."""
+    found: dict[int, BitMap] = {}
+    for transaction in transactions:
+        if transaction.id > oldest:
+            break
+        for entry in transaction.entries:
+            if isinstance(entry, DeleteDocuments):
+                for segment, raw in entry.documents.items():
+                    if segment in state.live:
+                        found[segment] = found.get(segment, BitMap()) | documents_of(raw)
+    return found
+
+
+def _joined(entry: AddSegment | EndMerge, tombstones: Mapping[int, BitMap]) -> AddSegment:
+    """A segment that is there, however it came, and whether it has tombstones by now."""
+    had = isinstance(entry, AddSegment) and entry.has_tombs
+    return AddSegment(
+        entry.segment, entry.documents, entry.size_bytes, had or entry.segment in tombstones
+    )
 
 
 def _without_old_marks(transactions: list[Transaction], oldest: int) -> list[Transaction]:

@@ -23,7 +23,12 @@ import msgspec
 import xxhash
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import CorruptionError, UncertainError, UnsupportedError
+from cordwood.base.errors import (
+    ConflictError,
+    CorruptionError,
+    UncertainError,
+    UnsupportedError,
+)
 from cordwood.index.ledger import State, Transaction
 from cordwood.journal import frames
 from cordwood.store.disk import Disk
@@ -75,7 +80,7 @@ class Reader:
         before = self.state.id
         for transaction in read.transactions:
             if transaction.id > self.state.id:
-                self.state.apply(transaction)
+                file.apply(self.state, transaction)
         self.state.id = max(self.state.id, read.last)
         return self.state.id > before
 
@@ -124,10 +129,18 @@ class LedgerFile:
         is_other = salt != since.salt
         start = FRAMES_AT if is_other else since.end
         number = 0 if is_other else since.count
-        data = self._disk.read(self.path, start)[1]
+        status, data = self._disk.read(self.path, start)
+        if status.size_bytes < start:
+            self._refuse(f"it ends at {status.size_bytes}, and had been read as far as {start}")
         synced = self._synced_bytes(head, salt)
         found = frames.scan(
-            data, base=start, number=number, salt=salt, synced=synced, name=self.path
+            data,
+            base=start,
+            number=number,
+            salt=salt,
+            synced=synced,
+            name=self.path,
+            strict=self._durable,
         )
         try:
             transactions = [_decoder.decode(payload) for payload in found.payloads]
@@ -138,6 +151,17 @@ class LedgerFile:
             ) from error
         position = Position(salt, found.end, number + len(transactions), found.is_torn)
         return Read(position, transactions, last, is_other)
+
+    def apply(self, state: State, transaction: Transaction) -> None:
+        """Let a state take a transaction that was read: whoever wrote it had checked that it fits.
+
+        Raises:
+            CorruptionError: it does not fit.
+        """
+        try:
+            state.apply(transaction)
+        except ConflictError as error:
+            self._refuse(f"transaction {transaction.id} does not fit: {error.message}")
 
     def append(self, at: Position, transaction: Transaction) -> Position:
         """Write a transaction behind all others; durable when this returns.

@@ -6,8 +6,9 @@
 3. Terms are merged a range of terms at a time: lists are decoded, renumbered through the idmap, put
    into order by a counting sort, and encoded.
 
-What is held in memory at once is one range: some ten thousand terms, or some megabytes of lists,
-whichever is less; a single term's list is held as a whole. The rest is mapped from files.
+What is held in memory at once is one range: of each segment some ten thousand ids or terms, or some
+megabytes of lists, whichever is less; a single term's list is held as a whole. The rest is mapped
+from files, but for two bytes or four for each document, its length, and one if any were deleted.
 
 An idmap is ``u64 segments``, then for each ``u64 its id, u64 where its block begins``, then the
 blocks: for every document of the old segment, from number 0 on, its new number as u32, or 0 if it
@@ -18,16 +19,15 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from scipy import sparse
 
 from cordwood.base.errors import CorruptionError
 from cordwood.index import postings
@@ -36,11 +36,13 @@ from cordwood.index.segment import Segment, View
 from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch
 
 IDS_AT_ONCE = 65_536
-"""About so many ids of each segment are merged at a time."""
+"""No more ids of each segment are merged at a time."""
 
 TERMS_AT_ONCE = 16_384
 LIST_BYTES_AT_ONCE = 4 << 20
-"""A range of terms ends when the largest segment has so many, or so many bytes of lists."""
+"""A range of terms ends when a segment has so many, or so many bytes of lists."""
+
+_FILL_BYTES = 1 << 20
 
 Map = npt.NDArray[np.uint32]
 
@@ -78,11 +80,21 @@ def _new_maps(views: Sequence[View], path: Path) -> list[np.memmap[Any, Any]]:
     pairs = ((view.segment.number, place) for view, place in zip(views, places, strict=False))
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(views)) + b"".join(struct.pack("<QQ", *p) for p in pairs))
-        file.truncate(places[-1])
+        _fill(file, places[-1] - head)
     return [
         np.memmap(path, "<u4", "r+", place, (size // 4,))
         for place, size in zip(places, sizes, strict=False)
     ]
+
+
+def _fill(file: BinaryIO, size_bytes: int) -> None:
+    """Write zeros where a file is to be mapped.
+
+    Were it only made longer, a full disk would be found out when the mapped memory is written: by a
+    signal that ends the process.
+    """
+    places = range(0, size_bytes, _FILL_BYTES)
+    file.writelines(bytes(min(_FILL_BYTES, size_bytes - place)) for place in places)
 
 
 class IdMap:
@@ -94,6 +106,7 @@ class IdMap:
         Raises:
             CorruptionError: it is not whole.
         """
+        self._name = name
         raw = memoryview(data).cast("B")
         raw, digest = raw[:-8], bytes(raw[-8:])
         if xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little") != digest:
@@ -118,19 +131,26 @@ class IdMap:
 
     def moved(self, segment: int, docs: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         """The new numbers of documents that were not deleted before the merge."""
-        found: npt.NDArray[np.uint32] = self._blocks[segment][docs]
+        try:
+            found: npt.NDArray[np.uint32] = self._blocks[segment][docs]
+        except (KeyError, IndexError) as error:
+            raise CorruptionError(
+                f"{self._name} is of another merge: it does not know segment {segment}",
+                where=self._name,
+                hint="bring it back from a copy",
+            ) from error
         return found[found > 0]
 
 
 def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]:
     """All ids in order, and the documents renumbered on the way."""
-    tables = [view.segment.ids.table() for view in views]
     number = 1
-    for slices in _id_ranges(tables):
+    for low, high in _id_ranges(views):
         parts, sources, docs = [], [], []
-        for place, (view, (start, limit)) in enumerate(zip(views, slices, strict=True)):
-            ordinals, mine = _live(view, start, limit)
-            parts.append(tables[place].take(pa.array(ordinals)).cast(pa.large_binary()))
+        for place, view in enumerate(views):
+            start, keys = view.segment.ids.between(low, high)
+            ordinals, mine = _live(view, start, start + len(keys))
+            parts.append(keys.take(pa.array(ordinals - start)).cast(pa.large_binary()))
             sources.append(np.full(len(mine), place, np.int32))
             docs.append(mine)
         ids = pa.concat_arrays(parts)
@@ -145,26 +165,14 @@ def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]
         yield _counted(ids.take(pa.array(order)))
 
 
-def _id_ranges(tables: Sequence[pa.Array]) -> Iterator[list[tuple[int, int]]]:
-    """Slices of all tables that hold the same range of ids, from the first id to the last."""
-    largest = max(tables, key=len)
-    starts = [0] * len(tables)
-    for cut in range(IDS_AT_ONCE, len(largest), IDS_AT_ONCE):
-        limits = [_first_from(table, largest[cut].as_py()) for table in tables]
-        yield list(zip(starts, limits, strict=True))
-        starts = limits
-    yield [(start, len(table)) for start, table in zip(starts, tables, strict=True)]
-
-
-def _first_from(table: pa.Array, key: bytes) -> int:
-    low, high = 0, len(table)
-    while low < high:
-        middle = (low + high) // 2
-        if table[middle].as_py() < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _id_ranges(views: Sequence[View]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Ranges of ids, from the first to the last, none with too many of any segment."""
+    cuts: set[bytes] = set()
+    for view in views:
+        ids = view.segment.ids
+        cuts.update(ids.get(cut) for cut in range(IDS_AT_ONCE, len(ids), IDS_AT_ONCE))
+    edges: list[bytes | None] = [None, *sorted(cuts), None]
+    return itertools.pairwise(edges)
 
 
 def _live(view: View, start: int, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -191,10 +199,14 @@ def _lengths(views: Sequence[View], maps: Sequence[Map], spool: Path) -> npt.NDA
     total = sum(view.documents for view in views)
     if not total:
         return np.empty(0, np.uint32)
-    lengths = np.memmap(spool / "lengths", np.uint32, "w+", shape=(total,))
+    with (spool / "lengths").open("wb") as file:
+        _fill(file, 4 * total)
+    lengths = np.memmap(spool / "lengths", np.uint32, "r+", shape=(total,))
     for view, moved in zip(views, maps, strict=True):
-        kept = np.flatnonzero(moved)
-        lengths[moved[kept] - 1] = view.segment.lengths[kept]
+        for start in range(0, len(moved), IDS_AT_ONCE):
+            some = slice(start, start + IDS_AT_ONCE)
+            kept = np.flatnonzero(moved[some])
+            lengths[moved[some][kept] - 1] = view.segment.lengths[some][kept]
     return lengths
 
 
@@ -241,6 +253,8 @@ def _ordered(
     frequencies: bool,
 ) -> postings.Lists:
     """Postings by term and document."""
+    from scipy import sparse  # noqa: PLC0415 - see build.py
+
     places = (np.concatenate(rows), np.concatenate(columns))
     matrix = sparse.coo_matrix((np.concatenate(data), places), shape=shape).tocsr()
     matrix.sum_duplicates()
@@ -272,20 +286,19 @@ def _gather(
 
 
 def _term_ranges(segments: Sequence[Segment]) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Ranges of terms that are worth about the same memory, by the segment that has most."""
-    largest = max(segments, key=lambda segment: segment.posting_count)
-    cuts: list[bytes] = []
-    count = begin = 0
-    for term, value in _items(largest):
-        count += 1
-        place = begin if value & 1 else value >> 2
-        if count > TERMS_AT_ONCE or place - begin > LIST_BYTES_AT_ONCE:
-            cuts.append(term)
-            count, begin = 1, place
-    edges: list[bytes | None] = [None, *cuts, None]
+    """Ranges of terms, from the first to the last, none with too much of any segment."""
+    cuts: set[bytes] = set()
+    for segment in segments:
+        cuts.update(_term_cuts(segment))
+    edges: list[bytes | None] = [None, *sorted(cuts), None]
     return itertools.pairwise(edges)
 
 
-def _items(segment: Segment) -> Iterable[tuple[bytes, int]]:
-    items: Iterable[tuple[bytes, int]] = segment.terms.items()
-    return items
+def _term_cuts(segment: Segment) -> Iterator[bytes]:
+    count = begin = 0
+    for term, value in segment.terms.items():
+        count += 1
+        place = begin if value & 1 else value >> 2
+        if count > TERMS_AT_ONCE or place - begin > LIST_BYTES_AT_ONCE:
+            yield term
+            count, begin = 1, place

@@ -24,8 +24,9 @@ of the list scores more than the best of these pairs would. All encoding is over
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,10 @@ SHORT_BYTES_MAX = 1 + SHORT_MAX * 10
 
 LONG = struct.Struct("<IIIBBH")
 NO_FREQUENCIES = 255
+_BOUND = struct.Struct("<II")
+
+_ALL, _EACH = 32_768, 64
+"""Up to so many frequencies, or so many for each wanted one, are decoded and not looked up."""
 
 _WIDTHS = (0, 1, 2, 4, 8)
 _CLASSES = np.array([0, 0, 1, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5], np.int64)
@@ -165,39 +170,33 @@ def _longs(lists: Lists, chosen: npt.NDArray[np.intp], lengths: U32 | None) -> I
             yield LONG.pack(limit - start, len(members), 0, NO_FREQUENCIES, 0, 0) + members
         return
     bounds = _bounds(lists, chosen, lengths)
+    widths = _widths(lists.tfs, lists.starts[chosen], lists.starts[chosen + 1])
     for number, (start, limit) in enumerate(zip(starts, limits, strict=True)):
         members = _set_bytes(lists.docs[start:limit])
         more = lists.tfs[start:limit] - np.uint32(1)
-        width, over = _width(more)
+        width = widths[number]
+        over = np.flatnonzero(more > (1 << width) - 1)
         packed = _pack(np.minimum(more, (1 << width) - 1), width)
-        tfs, sizes = bounds[number]
-        head = LONG.pack(limit - start, len(members), len(over), width, len(tfs), 0)
-        pairs = np.stack([tfs, sizes], axis=1).astype("<u4").tobytes()
+        head = LONG.pack(limit - start, len(members), len(over), width, len(bounds[number]), 0)
         odd = over.astype("<u4").tobytes() + more[over].astype("<u4").tobytes()
-        yield b"".join((head, pairs, odd, packed, members))
+        yield b"".join((head, bounds[number].tobytes(), odd, packed, members))
 
 
 def _set_bytes(docs: U32) -> bytes:
-    members = BitMap(docs)
+    members = BitMap(array("I", docs.tobytes()))  # Much quicker than from numpy's.
     members.run_optimize()
     return bytes(members.serialize())
 
 
-def _width(more: U32) -> tuple[int, npt.NDArray[np.intp]]:
-    """The width that takes the fewest bytes, and which numbers do not fit into it."""
-    top = int(more.max())
-    best: tuple[float, int] | None = None
+def _widths(tfs: U32, starts: I64, limits: I64) -> list[int]:
+    """For each list the width that takes the fewest bytes, exceptions included."""
+    costs = []
     for width in _WIDTHS:
-        limit = (1 << width) - 1
-        over = int(np.count_nonzero(more > limit)) if top > limit else 0
-        cost = (len(more) * width / 8 + 8 * over, width)
-        if best is None or cost < best:
-            best = cost
-        if not over:
-            break
-    assert best is not None
-    width = best[1]
-    return width, np.flatnonzero(more > (1 << width) - 1)
+        places = np.flatnonzero(tfs > 1 << width)
+        over = places.searchsorted(limits) - places.searchsorted(starts)
+        costs.append((limits - starts) * width / 8 + 8 * over)
+    chosen: list[int] = np.array(_WIDTHS)[np.argmin(costs, axis=0)].tolist()
+    return chosen
 
 
 def _pack(numbers: U32, width: int) -> bytes:
@@ -216,45 +215,46 @@ def _pack(numbers: U32, width: int) -> bytes:
     return packed.tobytes()
 
 
-def _unpack(data: memoryview, count: int, width: int) -> U32:
+def _unpack(data: memoryview, count: int, width: int) -> npt.NDArray[Any]:
+    """Packed numbers, each one more than what was packed, in as few bytes as take them."""
     if not width:
-        return np.zeros(count, np.uint32)
+        return np.ones(count, np.uint8)
     raw = np.frombuffer(data, np.uint8)
     if width == 8:
-        return raw.astype(np.uint32)
+        return raw.astype(np.uint16) + np.uint16(1)
     if width == 1:
-        return np.unpackbits(raw, count=count, bitorder="little").astype(np.uint32)
-    return _SPREAD[width][raw].reshape(-1)[:count]
+        return np.unpackbits(raw, count=count, bitorder="little") + np.uint8(1)
+    return _SPREAD[width].take(raw).view(np.uint8)[:count]
 
 
-_SPREAD = {
-    width: np.stack(
-        [(np.arange(256) >> shift) & ((1 << width) - 1) for shift in range(0, 8, width)], axis=1
-    ).astype(np.uint32)
-    for width in (2, 4)
-}
-"""For each byte, the numbers in it."""
+def _spread_table(width: int) -> npt.NDArray[Any]:
+    """For each byte the numbers in it, each one more, a byte each, side by side in one word."""
+    parts = [((np.arange(256) >> shift) & ((1 << width) - 1)) + 1 for shift in range(0, 8, width)]
+    table = np.stack(parts, axis=1).astype(np.uint8)
+    return table.view(np.dtype(f"u{len(parts)}")).reshape(-1)
+
+
+_SPREAD = {width: _spread_table(width) for width in (2, 4)}
 
 
 def _bounds(
     lists: Lists, chosen: npt.NDArray[np.intp], lengths: U32
-) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+) -> list[npt.NDArray[np.uint32]]:
     """For each chosen list, of each class of frequencies the highest and the shortest length."""
     assert lists.tfs is not None
     counts = np.diff(lists.starts)
     taken = np.zeros(len(counts), np.bool_)
     taken[chosen] = True
     taken = np.repeat(taken, counts)
-    tfs = lists.tfs[taken].astype(np.int64)
-    sizes = lengths[lists.docs[taken] - 1].astype(np.int64)
-    of_list = np.repeat(np.arange(len(chosen)), counts[chosen])
-    key = of_list * _CLASS_COUNT + _CLASSES[np.minimum(tfs, len(_CLASSES) - 1)]
-    highest = np.zeros(len(chosen) * _CLASS_COUNT, np.int64)
-    shortest = np.full(len(chosen) * _CLASS_COUNT, np.iinfo(np.uint32).max, np.int64)
-    np.maximum.at(highest, key, tfs)
-    np.minimum.at(shortest, key, sizes)
-    rows = zip(highest.reshape(-1, _CLASS_COUNT), shortest.reshape(-1, _CLASS_COUNT), strict=True)
-    return [(high[high > 0], low[high > 0]) for high, low in rows]
+    tfs = lists.tfs.compress(taken)
+    sizes = lengths.take(lists.docs.compress(taken) - 1)
+    key = np.repeat(np.arange(len(chosen)) * _CLASS_COUNT, counts[chosen])
+    key += _CLASSES.take(np.minimum(tfs, len(_CLASSES) - 1))
+    pairs = np.zeros((len(chosen) * _CLASS_COUNT, 2), "<u4")
+    pairs[:, 1] = np.iinfo(np.uint32).max
+    np.maximum.at(pairs[:, 0], key, tfs)
+    np.minimum.at(pairs[:, 1], key, sizes)
+    return [rows[rows[:, 0] > 0] for rows in pairs.reshape(-1, _CLASS_COUNT, 2)]
 
 
 class Short(NamedTuple):
@@ -328,7 +328,7 @@ def read_shorts(data: memoryview, starts: I64, limits: I64, *, frequencies: bool
 class Long:
     """A list of many documents; its parts are decoded when they are asked for."""
 
-    __slots__ = ("_data", "_odd", "_packed", "_set", "_width", "bounds", "count")
+    __slots__ = ("_data", "_members", "_odd", "_packed", "_set", "_width", "count")
 
     def __init__(self, head: tuple[int, ...], rest: memoryview) -> None:
         """From the fields of its record, and what lies behind them."""
@@ -337,28 +337,38 @@ class Long:
         self._odd = 8 * bounds
         self._packed = self._odd + 8 * exceptions
         self._set = len(rest) - set_bytes
-        self.bounds = np.frombuffer(rest[: self._odd], "<u4").reshape(-1, 2)
+        self._members: BitMap | None = None
+
+    def bounds(self) -> Iterator[tuple[int, ...]]:
+        """The bounds: how often, and a length."""
+        return _BOUND.iter_unpack(self._data[: self._odd])
 
     def members(self) -> BitMap:
-        """The set of documents."""
-        return BitMap.deserialize(bytes(self._data[self._set :]))
+        """The set of documents; it is not the caller's to change."""
+        if self._members is None:
+            self._members = BitMap.deserialize(bytes(self._data[self._set :]))
+        return self._members
 
-    def tfs(self) -> U32:
+    def docs(self) -> U32:
+        """The documents, rising."""
+        return np.frombuffer(self.members().to_array(), np.uint32)
+
+    def tfs(self) -> npt.NDArray[Any]:
         """How often each document has the term, in the order of the documents."""
         if self._width == NO_FREQUENCIES:
-            return np.ones(self.count, np.uint32)
-        more = _unpack(self._data[self._packed : self._set], self.count, self._width)
+            return np.ones(self.count, np.uint8)
+        often = _unpack(self._data[self._packed : self._set], self.count, self._width)
         if self._packed > self._odd:
             odd = np.frombuffer(self._data[self._odd : self._packed], "<u4").reshape(2, -1)
-            if not more.flags.writeable:
-                more = more.copy()
-            more[odd[0]] = odd[1]
-        return more + np.uint32(1)
+            if int(odd[1].max()) >= np.iinfo(often.dtype).max:
+                often = often.astype(np.uint32)
+            often[odd[0]] = odd[1] + np.uint32(1)
+        return often
 
-    def tfs_at(self, places: npt.NDArray[np.int64]) -> U32:
+    def tfs_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """How often a few documents have the term, by their places among the documents."""
-        if self._width == NO_FREQUENCIES:
-            return np.ones(len(places), np.uint32)
+        if self.count <= max(_ALL, _EACH * len(places)) or self._width == NO_FREQUENCIES:
+            return self.tfs().take(places)
         if not self._width:
             more = np.zeros(len(places), np.uint32)
         else:

@@ -8,37 +8,57 @@ documents alone, and not on how they lie in segments.
 What only *may* have a term (OR) is ranked with pruning: lists are taken from the one that can
 contribute most. As soon as k documents are known with scores that the rest of the lists together
 cannot reach, documents in none of the lists so far are out, and those lists are asked about the
-remaining candidates alone. No document is lost by that. Scores are added in double precision and
-handed out in single, so that the order of adding does not show.
+remaining candidates alone. That is done in single precision, with some slack for what it costs: it
+is about candidates only. Their scores are then added in double precision and handed out in single,
+so that the order of adding does not show. No document is lost by any of that.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.index.match import matching
-from cordwood.index.postings import Long, Short
-from cordwood.index.query import Or, Prefix, Query, Term
-from cordwood.index.segment import Postings, Single, View, listed
+from cordwood.index.match import Known, matching
+from cordwood.index.postings import Long
+from cordwood.index.query import And, Or, Prefix, Query, Term
+from cordwood.index.segment import Postings, View, listed
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]
 Docs = npt.NDArray[Any]
+Kind = type[np.float32 | np.float64]
 
 Scoring = Literal["bm25", "tfidf"]
 
 K1, B = 1.2, 0.75
 
-_SLACK = 1e-6
-"""Scores that differ by less, relatively, are not told apart while pruning."""
+_SLACK = 2.5e-7
+"""Scores that differ by less, relatively, for each of the lists are not told apart by pruning."""
 
-_FEW = 64
-"""Up to so many documents are looked up one by one in a long list."""
+_DENSE = 10
+"""To decode a list costs, for each of its documents, so much less than to look one up in it."""
+
+_WHOLE, _SPARSE = 32_768, 512
+"""A list of more documents, and so many times more than are wanted, is not even listed."""
+
+_BLOCK = 64
+"""Scores that are looked at together to find a few of the highest."""
+
+_FEW = 128
+"""So few scores are sorted as they are."""
+
+_SMALL = 2_048
+"""Long lists of so few documents in all are added up as they are: to prune costs more."""
+
+_CANDIDATES = 128
+"""So few candidates are not looked at any closer before their scores are worked out."""
+
+_LEAVES = (Term, Prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +75,49 @@ class Scorer:
             return math.log(1 + documents / found)
         return math.log1p((documents - found + 0.5) / (found + 0.5))
 
-    def parts(self, tfs: Any, lengths: Any) -> Any:
-        """The part of a score that depends on the document: for numbers or arrays."""
+    def norms(self, lengths: npt.NDArray[Any], kind: Kind) -> Floats:
+        """What the lengths of documents do to their scores."""
+        norms: Floats = lengths.astype(kind)
+        norms *= K1 * B / self.average
+        norms += K1 * (1 - B)
+        return norms
+
+    def gains(self, weight: float, tfs: Docs, norms: Floats) -> Floats:
+        """What documents gain by a term that is worth so much; `norms` are used up."""
+        gains: Floats = tfs.astype(norms.dtype)
         if self.scoring == "tfidf":
-            return tfs * 1.0
-        return tfs * (K1 + 1) / (tfs + K1 * (1 - B + B * lengths / self.average))
+            gains *= weight
+            return gains
+        norms += gains
+        gains *= weight * (K1 + 1)
+        gains /= norms
+        return gains
+
+    def bound(self, weight: float, pairs: Iterable[tuple[int, ...]]) -> float:
+        """The most that a document gains which is like one of these pairs of tf and length."""
+        if self.scoring == "tfidf":
+            return weight * max(tf for tf, _ in pairs)
+        slope, floor = K1 * B / self.average, K1 * (1 - B)
+        return weight * (K1 + 1) * max(tf / (length * slope + floor + tf) for tf, length in pairs)
+
+
+class Several(NamedTuple):
+    """Terms that begin alike, as one: documents, and how often each has any of them."""
+
+    docs: Docs
+    tfs: Docs
+
+
+Found = Postings | Several | None
+"""What a view has of a leaf."""
 
 
 class Wanted(NamedTuple):
-    """A leaf of the query in a view, with what it is worth."""
+    """A leaf that documents are wanted for, what the view has of it, and what it is worth."""
 
+    leaf: Term | Prefix
     found: Found
     weight: float
-
-
-Found = Postings | tuple[Docs, Docs] | None
-"""What a view has of a leaf: the list of a term, or documents and frequencies of a prefix."""
 
 
 def find(view: View, leaf: Term | Prefix) -> Found:
@@ -82,9 +129,7 @@ def count(view: View, found: Found) -> int:
     """How many documents of the view have it."""
     if found is None:
         return 0
-    if isinstance(found, Single | Short | Long):
-        return view.count(found)
-    return len(found[0])
+    return len(found.docs) if isinstance(found, Several) else view.count(found)
 
 
 class Best(NamedTuple):
@@ -98,182 +143,262 @@ _NONE = Best(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def best(
-    view: View, query: Query, wanted: Sequence[Wanted], scorer: Scorer, k: int, least: float = 0.0
+    view: View,
+    query: Query,
+    wanted: Sequence[Wanted],
+    scorer: Scorer,
+    k: int,
+    least: float = 0.0,
 ) -> Best:
     """The best documents for k different ids, all that score at least `least`."""
-    leaves = [_Leaf(view, scorer, want) for want in wanted]
-    leaves = [leaf for leaf in leaves if leaf.size]
+    driving = _driving(query)
+    drivers = [_Leaf(view, scorer, want) for want in wanted[:driving] if want.found is not None]
+    boosters = [] if driving is None else wanted[driving:]
+    leaves = drivers + [_Leaf(view, scorer, want) for want in boosters if want.found is not None]
     count = k * view.segment.most_per_id
-    if isinstance(query, Term | Prefix) or (
-        isinstance(query, Or) and all(isinstance(part, Term | Prefix) for part in query.parts)
-    ):
-        if not leaves:
-            return _NONE
-        docs, scores = _any_of(view, leaves, count, least)
+    if driving is not None:
+        if not boosters and sum(leaf.size for leaf in leaves) < _SMALL:
+            return _topmost(*_added([leaf.scored(np.float64) for leaf in leaves]), count)
+        docs = _candidates(view, leaves, len(drivers), scorer, count, least)
     else:
-        found = matching(view, query)
-        if not found:
-            return _NONE
-        docs = np.frombuffer(found.to_array(), np.uint32).astype(np.int64)
-        scores = np.zeros(len(docs))
-        for leaf in leaves:
-            leaf.add_to(docs, scores)
+        known = {want.leaf: want.found for want in wanted if isinstance(want.leaf, Term)}
+        matched = matching(view, query, cast("Known", known))
+        docs = np.frombuffer(matched.to_array(), np.uint32).astype(np.intp)
+    if not len(docs):
+        return _NONE
+    scores = np.zeros(len(docs))
+    norms = scorer.norms(view.segment.lengths.take(docs), np.float64)
+    for leaf in leaves:
+        leaf.add_to(docs, scores, norms)
     return _topmost(docs, scores, count)
 
 
+def _driving(query: Query) -> int | None:
+    """How many different leaves, the first, make a document a candidate; None if it is not so easy.
+
+    That is all of an OR; and of `(a OR b) AND (everything OR c OR d)` those before the AND, while
+    the others only add to the score.
+    """
+    match query:
+        case Term() | Prefix():
+            return 1
+        case Or(parts) if _are_leaves(parts):
+            return len(set(parts))
+        case And((Or(parts), Or((And(()), *boosters)))):
+            if _are_leaves((*parts, *boosters)) and not set(parts) & set(boosters):
+                return len(set(parts))
+    return None
+
+
+def _are_leaves(parts: Sequence[Query]) -> bool:
+    return all(isinstance(part, _LEAVES) for part in parts)
+
+
 def _topmost(docs: Docs, scores: Floats, count: int) -> Best:
-    """The best `count`, and all that are as good as the last of them."""
+    """The best `count`; of equal ones those with lower numbers. `docs` are rising."""
     single = scores.astype(np.float32)
-    if len(single) > count:
-        least = np.partition(single, len(single) - count)[len(single) - count]
-        kept = np.flatnonzero(single >= least)
+    if len(single) > max(count, _FEW):
+        kept = np.flatnonzero(single >= _floor(single, count))
         docs, single = docs[kept], single[kept]
-    order = np.lexsort((docs, -single))[:count]
-    return Best(docs[order].astype(np.int64), single[order])
+    order = (-single).argsort(kind="stable")[:count]
+    return Best(docs[order], single[order])
+
+
+def _floor(scores: npt.NDArray[Any], count: int) -> float:
+    """A score that so many reach, nearly the highest such; 0 if there are not so many."""
+    if len(scores) < count:
+        return 0.0
+    rows = len(scores) // _BLOCK
+    if rows >= 2 * count:
+        # The best of each block: `count` of those are `count` of all, and few are missed.
+        scores = scores[: rows * _BLOCK].reshape(_BLOCK, rows).max(axis=0)
+    place = len(scores) - count
+    return float(np.partition(scores, place)[place])
 
 
 class _Leaf:
     """A wanted leaf in a view."""
 
-    __slots__ = ("_docs", "_postings", "_scorer", "_view", "_weight", "bound", "size")
+    __slots__ = ("_found", "_listed", "_scorer", "_view", "_weight", "size")
 
     def __init__(self, view: View, scorer: Scorer, want: Wanted) -> None:
+        found = want.found
+        assert found is not None
         self._view = view
         self._scorer = scorer
         self._weight = want.weight
-        self._docs: tuple[Docs, Floats] | None = None
-        self._postings: Long | None = None
-        self.bound = 0.0
-        found = want.found
-        if isinstance(found, Long):
-            self._postings = found
-            self.size = found.count
-            tfs, lengths = found.bounds[:, 0], found.bounds[:, 1]
-            self.bound = want.weight * float(scorer.parts(tfs, lengths).max())
-            return
-        if found is None:
-            self.size = 0
-            return
-        if isinstance(found, Single | Short):
-            self._docs = self._few(found)
-        else:
-            self._docs = self._scored(*found)
-        self.size = len(self._docs[0])
-        self.bound = float(self._docs[1].max()) if self.size else 0.0
+        self._found = found
+        self._listed: tuple[Docs, Docs] | None = None
+        self.size = found.count if isinstance(found, Long) else 0  # As good as no work.
 
-    def scored(self) -> tuple[Docs, Floats]:
+    def bound(self) -> float:
+        """No document gains more by it."""
+        if isinstance(self._found, Long):
+            return self._scorer.bound(self._weight, self._found.bounds())
+        gains = self.scored(np.float64)[1]
+        return float(gains.max()) if len(gains) else 0.0
+
+    def scored(self, kind: Kind) -> tuple[Docs, Floats]:
         """All its documents, and what each gains by it."""
-        if self._docs is None:
-            assert self._postings is not None
-            docs, tfs = listed(self._postings)
+        docs, tfs = self._open()
+        norms = self._scorer.norms(self._view.segment.lengths.take(docs), kind)
+        return docs, self._scorer.gains(self._weight, tfs, norms)
+
+    def add_to(self, docs: Docs, scores: Floats, norms: Floats) -> None:
+        """Add what these documents gain by it; `docs` are rising, and `norms` are theirs."""
+        if _DENSE * len(docs) >= self.size > 0:
+            mine, tfs = self._open()
+            board = borrow(self._view)
+            board[mine] = tfs
+            scores += self._scorer.gains(self._weight, board.take(docs), norms.copy())
+            give_back(self._view, board, [mine])
+            return
+        if isinstance(self._found, Long) and self._listed is None:
+            places, hits = self._find(self._found, docs)
+            tfs = self._found.tfs_at(places)
+        else:
+            mine, tfs = self._open()
+            places, hits = _places(mine, docs)
+            tfs = tfs[places]
+        scores[hits] += self._scorer.gains(self._weight, tfs, norms[hits])
+
+    def _find(self, postings: Long, docs: Docs) -> tuple[Docs, Docs]:
+        """As `_places`, in a long list."""
+        if self.size <= max(_WHOLE, _SPARSE * len(docs)):
+            return _places(postings.docs(), docs)
+        mine = postings.members()
+        found = [(mine.rank(doc) - 1, hit) for hit, doc in enumerate(docs.tolist()) if doc in mine]
+        places, hits = np.array(found, np.intp).reshape(-1, 2).T
+        return places, hits
+
+    def _open(self) -> tuple[Docs, Docs]:
+        """Its documents that were not deleted, and how often each has it."""
+        if self._listed is None:
+            if isinstance(self._found, Several):
+                self._listed = self._found
+                return self._listed
+            docs, tfs = listed(self._found)
+            docs = docs.astype(np.intp)
             gone = self._view.is_gone
             if gone is not None:
-                kept = ~gone[docs]
+                kept = np.flatnonzero(~gone[docs])
                 docs, tfs = docs[kept], tfs[kept]
-            self._docs = self._scored(docs, tfs)
-        return self._docs
-
-    def add_to(self, docs: Docs, scores: Floats) -> None:
-        """Add what these documents gain by it; `docs` are rising."""
-        if self._docs is None and len(docs) <= _FEW:
-            self._add_to_few(docs, scores)
-            return
-        mine, gains = self.scored()
-        places = np.searchsorted(mine, docs)
-        places[places == len(mine)] = 0
-        hits = np.flatnonzero(mine[places] == docs) if len(mine) else places[:0]
-        scores[hits] += gains[places[hits]]
-
-    def _add_to_few(self, docs: Docs, scores: Floats) -> None:
-        """Look up a few documents in a long list, without decoding it as a whole."""
-        assert self._postings is not None
-        mine = self._postings.members()
-        hits = [place for place, doc in enumerate(docs.tolist()) if doc in mine]
-        if hits:
-            found = docs[hits]
-            ranks = np.array([mine.rank(doc) - 1 for doc in found.tolist()])
-            scores[hits] += self._scored(found, self._postings.tfs_at(ranks))[1]
-
-    def _scored(self, docs: Docs, tfs: Docs) -> tuple[Docs, Floats]:
-        lengths = self._view.segment.lengths[docs]
-        return docs, self._weight * self._scorer.parts(tfs, lengths)
-
-    def _few(self, postings: Single | Short) -> tuple[Docs, Floats]:
-        docs = [postings.doc] if isinstance(postings, Single) else postings.docs
-        tfs = [postings.tf] if isinstance(postings, Single) else postings.tfs
-        if self._view.deleted:
-            kept = [place for place, doc in enumerate(docs) if doc not in self._view.deleted]
-            docs, tfs = [docs[place] for place in kept], [tfs[place] for place in kept]
-        return self._scored(np.array(docs, np.int64), np.array(tfs, np.int64))
+            self._listed = docs, tfs
+        return self._listed
 
 
-def together(view: View, leaf: Prefix) -> tuple[Docs, Docs]:
-    """The terms that begin so, as one: documents, and how often each has any of them."""
+def _places(mine: Docs, docs: Docs) -> tuple[Docs, Docs]:
+    """Where in `mine` those of `docs` are that are in it, and which of them; both are rising."""
+    if not len(mine):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    places = mine.searchsorted(docs.astype(mine.dtype))
+    hits = (mine.take(places, mode="clip") == docs).nonzero()[0]
+    return places[hits], hits
+
+
+def borrow(view: View) -> Floats:
+    """An array of zeros, one for each document."""
+    try:
+        return view.segment.scratch.pop()
+    except IndexError:  # Others have them all.
+        return np.zeros(view.segment.documents + 1, np.float32)
+
+
+def give_back(view: View, board: Floats, used: Iterable[Docs]) -> None:
+    """Make it zeros again. One that is never given back is no loss."""
+    for docs in used:
+        board[docs] = 0.0
+    view.segment.scratch.append(board)
+
+
+def together(view: View, leaf: Prefix) -> Several:
+    """The terms of the view that begin so."""
     found = [listed(postings) for postings in view.segment.find_prefix(leaf.prefix)]
     if not found:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return Several(np.empty(0, np.intp), np.empty(0, np.intp))
     docs, places = np.unique(np.concatenate([docs for docs, _ in found]), return_inverse=True)
     tfs = np.bincount(places, weights=np.concatenate([tfs for _, tfs in found])).astype(np.int64)
     gone = view.is_gone
     if gone is not None:
         kept = ~gone[docs]
         docs, tfs = docs[kept], tfs[kept]
-    return docs.astype(np.int64), tfs
+    return Several(docs.astype(np.intp), tfs)
 
 
-def _any_of(view: View, leaves: list[_Leaf], count: int, least: float) -> tuple[Docs, Floats]:
-    """Documents in any of the lists that may be among the best `count`, with their scores."""
-    if len(leaves) == 1:
-        return leaves[0].scored()
-    leaves = sorted(leaves, key=lambda leaf: -leaf.bound)
-    rest = [*np.cumsum([leaf.bound for leaf in reversed(leaves)])[::-1].tolist(), 0.0]
-    scratch = view.segment.scratch
-    totals = scratch.pop() if scratch else np.zeros(view.segment.documents + 1)
-    seen: list[Docs] = []
-    threshold = least
-    number = 0
-    try:
-        while number < len(leaves) and rest[number] >= threshold * (1 - _SLACK):
-            docs, gains = leaves[number].scored()
-            totals[docs] += gains
-            seen.append(docs)
-            number += 1
-            threshold = max(threshold, _kth(totals[docs] if number > 1 else gains, count))
-        if not seen:
-            return np.empty(0, np.int64), np.empty(0)  # Other segments have better ones.
-        return _finished(totals, seen, leaves[number:], rest[number:], threshold, count)
-    finally:
-        for docs in seen:
-            totals[docs] = 0.0
-        scratch.append(totals)
+def _candidates(
+    view: View, leaves: list[_Leaf], driving: int, scorer: Scorer, count: int, least: float
+) -> Docs:
+    """Documents in any of the first `driving` lists that may be among the best `count`, rising."""
+    bounds = [leaf.bound() for leaf in leaves]
+    order = sorted(range(len(leaves)), key=lambda place: (place >= driving, -bounds[place]))
+    leaves = [leaves[place] for place in order]
+    sums = itertools.accumulate((bounds[place] for place in reversed(order)), initial=0.0)
+    rest = list(sums)[::-1]
+    slack = 1 - _SLACK * (8 + len(leaves))
+    seen, threshold = _summed(view, leaves[:driving], rest, count, least, slack)
+    docs, scores = _joined(seen, threshold - rest[len(seen)])
+    for place in range(len(seen), len(leaves)):
+        if len(docs) <= _CANDIDATES:
+            break
+        norms = scorer.norms(view.segment.lengths.take(docs), np.float32)
+        leaves[place].add_to(docs, scores, norms)
+        threshold = max(threshold, _floor(scores, count) * slack)
+        near = np.flatnonzero(scores >= threshold - rest[place + 1])
+        docs, scores = docs[near], scores[near]
+    return docs
 
 
-def _finished(
-    totals: Floats,
-    seen: list[Docs],
-    leaves: list[_Leaf],
-    rest: list[float],
-    threshold: float,
-    count: int,
-) -> tuple[Docs, Floats]:
-    """Candidates with whole scores: those seen so far, asked of the remaining lists."""
-    kept = []
-    for docs in seen:
-        reach = totals[docs] + rest[0] >= threshold * (1 - _SLACK)
-        kept.append(docs if reach.all() else docs[reach])
-    docs = np.unique(np.concatenate(kept)) if len(kept) > 1 else kept[0]
-    scores = totals[docs]
-    for number, leaf in enumerate(leaves):
-        leaf.add_to(docs, scores)
-        threshold = max(threshold, _kth(scores, count))
-        reach = scores + rest[number + 1] >= threshold * (1 - _SLACK)
-        if not reach.all():
-            docs, scores = docs[reach], scores[reach]
-    return docs, scores
+def _summed(
+    view: View, leaves: list[_Leaf], rest: list[float], count: int, least: float, slack: float
+) -> tuple[list[tuple[Docs, Floats]], float]:
+    """The lists whose documents may be among the best, and what one of those has at least.
+
+    `rest` has what the lists from each on can contribute. A document comes with what it gains by
+    its list and those before it: all that it gains where it is met last.
+    """
+    threshold = least * slack
+    seen: list[tuple[Docs, Floats]] = []
+    totals = borrow(view)
+    for place, leaf in enumerate(leaves):
+        if rest[place] < threshold:
+            break
+        docs, gains = leaf.scored(np.float32)
+        if place:
+            gains += totals.take(docs)
+        if place < len(leaves) - 1:
+            totals[docs] = gains
+        seen.append((docs, gains))
+        threshold = max(threshold, _floor(gains, count) * slack)
+    give_back(view, totals, (docs for docs, _ in seen[: len(leaves) - 1]))
+    return seen, threshold
 
 
-def _kth(scores: Floats, count: int) -> float:
-    """The score that so many reach; 0 if there are not so many."""
-    if len(scores) < count:
-        return 0.0
-    return float(np.partition(scores, len(scores) - count)[len(scores) - count])
+def _joined(seen: list[tuple[Docs, Floats]], limit: float) -> tuple[Docs, Floats]:
+    """Each document that gains so much, rising, with the sum that it was met with last."""
+    near = [np.flatnonzero(gains >= limit) for _, gains in seen]
+    kept = [(docs[some], gains[some]) for (docs, gains), some in zip(seen, near, strict=True)]
+    if len(kept) == 1:
+        return kept[0]
+    docs = np.concatenate([np.empty(0, np.intp), *(docs for docs, _ in kept)])
+    scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in kept)])
+    order = docs.argsort(kind="stable")
+    docs, scores = docs[order], scores[order]
+    is_last = np.ones(len(docs), np.bool_)
+    np.not_equal(docs[1:], docs[:-1], out=is_last[:-1])
+    return docs[is_last], scores[is_last]
+
+
+def _added(lists: list[tuple[Docs, Floats]]) -> tuple[Docs, Floats]:
+    """The documents of all lists, rising, and what each gains in all."""
+    if len(lists) == 1:
+        return lists[0]
+    if not lists:
+        return np.empty(0, np.intp), np.empty(0)
+    docs = np.concatenate([docs for docs, _ in lists])
+    gains = np.concatenate([gains for _, gains in lists])
+    order = docs.argsort(kind="stable")  # Quick, since each list is in order.
+    docs, gains = docs[order], gains[order]
+    is_new = np.ones(len(docs), np.bool_)
+    np.not_equal(docs[1:], docs[:-1], out=is_new[1:])
+    firsts = is_new.nonzero()[0]
+    return docs[firsts], np.add.reduceat(gains, firsts) if len(firsts) else gains

@@ -181,7 +181,7 @@ class Sections:
         """The sums and the directory."""
         data = self._data
         if len(data) < len(MAGIC) + _TRAILER.size or bytes(data[-8:]) != MAGIC:
-            if bytes(data[:5]) == MAGIC[:5] and data[5] != MAGIC[5]:
+            if len(data) > 5 and bytes(data[:5]) == MAGIC[:5] and data[5] != MAGIC[5]:
                 raise UnsupportedError(
                     f"segment {self._name} is of version {data[5]}", hint="update cordwood"
                 )

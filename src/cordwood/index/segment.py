@@ -70,7 +70,7 @@ class Segment:
         self.ids = Ids(self._sections)
         self.terms: Any = ducer.Map(self._sections.whole("terms"))
         """The dictionary: terms to values. Its bytes were checked: damaged, it would not say so."""
-        self.scratch: list[npt.NDArray[np.float64]] = []
+        self.scratch: list[npt.NDArray[np.float32]] = []
         """Arrays of zeros, one place for each document, for who ranks next."""
 
     @cached_property
@@ -171,7 +171,7 @@ class Segment:
             yield f"segment {self.name} has {len(ids)} ids, not {len(self.ids)}"
 
 
-def listed(postings: Postings) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+def listed(postings: Postings) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Documents and how often each has the term, as arrays (1 where frequencies are not kept)."""
     if isinstance(postings, Single):
         return np.array([postings.doc]), np.array([postings.tf], np.uint32)
@@ -179,7 +179,7 @@ def listed(postings: Postings) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.ui
         docs = np.array(postings.docs)
         tfs = np.array(postings.tfs or [1] * len(docs), np.uint32)
         return docs, tfs
-    return np.frombuffer(postings.members().to_array(), np.uint32), postings.tfs()
+    return postings.docs(), postings.tfs()
 
 
 def members(postings: Postings) -> BitMap:

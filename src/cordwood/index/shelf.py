@@ -16,8 +16,8 @@ of the log and for all alike (ledger.py): if something came in between that it d
 void, and its writer, who reads as far as its own transaction, sees that and tries again.
 
 A compaction removes files of segments that were merged before every handle there is, and appends a
-record that holds the ledger in short; it counts if nothing came between it and what it was made
-from. From then on reading begins there, and the log before it is collected. Who opens a handle
+record that holds the ledger in short; it counts if no transaction came between it and what it was
+made from. From then on reading begins there, and the log before it is collected. Who opens a handle
 takes its lease first and reads the ledger after that. So a compaction that has not seen the lease
 looked at the ledger before the handle did, and removes nothing that the handle's state has as live.
 
@@ -27,10 +27,13 @@ Segments are kept in a folder on this machine once they were read.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,9 +48,11 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     CorruptionError,
+    FormatError,
     LimitError,
     NotFoundError,
     StateError,
+    StoreError,
     UncertainError,
 )
 from cordwood.index import tombs
@@ -56,10 +61,13 @@ from cordwood.index.config import decoded, encoded
 from cordwood.index.draft import Draft, entries, idmaps_for
 from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.leases import TTL_S, Lease, Leases
-from cordwood.index.ledger import Compaction, State, Transaction, compacted, folded
+from cordwood.index.ledger import Compaction, State, Transaction, compacted
+from cordwood.index.ledgerlog import LogReader, Record, Shortened, decoded_record
 from cordwood.index.merge import IdMap
+from cordwood.index.sections import Sections
+from cordwood.index.storeids import StoreIds
 from cordwood.log.log import Log
-from cordwood.store.api import Match
+from cordwood.store.api import Buffer, Match
 from cordwood.store.url import Store
 
 CURSOR = "ledger"
@@ -75,73 +83,11 @@ ORPHAN_S = 7 * 86_400.0
 T = TypeVar("T")
 
 
-class Shortened(msgspec.Struct, frozen=True):
-    """The ledger in short."""
-
-    after: int
-    """It counts only as the record next to this one."""
-    kept: tuple[Transaction, ...]
-    last: int
-    tombs: tuple[int, ...]
-    """Segments that have tombstones."""
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a record of the ledger's log holds: one of these."""
-
-    transaction: Transaction | None = None
-    shortened: Shortened | None = None
-
-
-_decoder = msgspec.msgpack.Decoder(Record)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A state that follows the ledger."""
-
-    state: State = field(default_factory=State)
-    next: int = 0
-    """The offset to read next; 0 before the first time."""
-    transactions: list[Transaction] = field(default_factory=list)
-    """All that count, for who compacts."""
-    tombs: set[int] = field(default_factory=set)
-
-    def copy(self) -> _Reader:
-        return _Reader(self.state.copy(), self.next, list(self.transactions), set(self.tombs))
-
-    def restart(self) -> None:
-        """Forget everything."""
-        self.state, self.next = State(), 0
-        self.transactions, self.tombs = [], set()
-
-    def take(self, offset: int, record: Record) -> bool:
-        """The next record; whether it counts."""
-        is_first = not self.next
-        self.next = offset + 1
-        if record.transaction is not None:
-            transaction = msgspec.structs.replace(record.transaction, id=offset)
-            try:
-                self.state.apply(transaction)
-            except ConflictError:
-                return False
-            self.transactions.append(transaction)
-            return True
-        short = record.shortened
-        if short is None or (short.after != offset - 1 and not is_first):
-            return False
-        if is_first:
-            self.state = folded(short.kept)
-            self.state.id = max(self.state.id, short.last)
-        self.transactions, self.tombs = list(short.kept), set(short.tombs)
-        return True
-
-
 @dataclass(slots=True, eq=False)
 class ShelfVisit:
     """An open handle."""
 
-    reader: _Reader
+    reader: LogReader
     lease: Lease
     tombstones: dict[int, BitMap]
     is_open: bool = True
@@ -150,6 +96,12 @@ class ShelfVisit:
     def state(self) -> State:
         """See `Visit`."""
         return self.reader.state
+
+    def check(self) -> None:
+        """See `Visit`."""
+        if not self.is_open:
+            raise StateError("the handle is closed", code=Code.CLOSED)
+        self.lease.check()
 
 
 class Shelf:
@@ -200,7 +152,7 @@ class Shelf:
             raise self._there()
         await self._log.create(exist_ok=True)
         if (await self._log.state()).next_offset == 1:
-            first = Record(shortened=Shortened(0, (), 0, ()))
+            first = Record(shortened=Shortened(0, (), ()))
             async with self._log.writer() as writer:
                 await writer.append(msgspec.msgpack.encode(first))
         with suppress(AlreadyExistsError):
@@ -226,9 +178,9 @@ class Shelf:
 
     def enter(self) -> ShelfVisit:
         """See `Home`."""
-        return _run(self._enter(_Reader()))
+        return _run(self._enter(LogReader()))
 
-    async def _enter(self, reader: _Reader) -> ShelfVisit:
+    async def _enter(self, reader: LogReader) -> ShelfVisit:
         """A handle at the newest state: the lease first, then the ledger once more."""
         await self._catch_up(reader)
         lease = await self._leases.take(reader.state.id)
@@ -246,14 +198,12 @@ class Shelf:
         return _run(self._advance(visit))
 
     async def _advance(self, visit: ShelfVisit) -> bool:
-        if not visit.is_open:
-            raise StateError("the handle is closed", code=Code.CLOSED)
-        visit.lease.check()
+        visit.check()
         if (await self._log.manifest()).next_offset == visit.reader.next:
             return False
-        fresh = await self._enter(visit.reader)
+        fresh = await self._enter(visit.reader.copy())  # If that fails, it stays where it was.
         old, visit.lease = visit.lease, fresh.lease
-        visit.tombstones = fresh.tombstones
+        visit.reader, visit.tombstones = fresh.reader, fresh.tombstones
         await old.release()
         return True
 
@@ -280,13 +230,17 @@ class Shelf:
         try:
             return self._cache.keep(number, bytes(_run(self._store.get(key)).data))
         except NotFoundError as error:
-            raise CorruptionError(f"{self.name}: {key} is missing", where=key) from error
+            raise self._missing(key) from error
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
         """See `Home`: anywhere on this machine."""
-        with tempfile.TemporaryDirectory(prefix="cordwood-index-") as folder:
+        folder, owner = tempfile.mkdtemp(prefix="cordwood-index-"), os.getpid()
+        try:
             yield Path(folder)
+        finally:
+            if os.getpid() == owner:  # Else this is a forked child, and the folder its parent's.
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, visit: Any, draft: Draft, files: Files) -> int:
         """See `Home`."""
@@ -316,31 +270,71 @@ class Shelf:
             if draft.start:
                 transaction = msgspec.structs.replace(transaction, by=visit.lease.key)
             offset = await self._append(Record(transaction=transaction))
-            if await self._counts(reader, offset):
-                return offset
+            try:
+                counted = await self._counts(reader, offset)
+                if counted:
+                    return offset
+                if counted is None:
+                    visit.lease.check()  # While it holds, what the ledger leaves out is void.
+            except (StoreError, StateError) as error:
+                raise UncertainError(
+                    f"transaction {offset} of {self.name} was written, and whether it counts could "
+                    f"not be read: {error.message}",
+                    hint="look whether the transaction is there before it is done again",
+                ) from error
         raise ConflictError(
             f"a transaction of {self.name} was overtaken {TRIES_MAX} times",
             hint="try again: others commit very often",
         )
 
     async def _append(self, record: Record) -> int:
-        async with self._log.writer() as writer:
+        """Append a record, once; if the answer is lost, look for it."""
+        for _ in range(TRIES_MAX):
             try:
-                return await writer.append(msgspec.msgpack.encode(record))
+                return await self._write(record)
             except UncertainError as error:
-                offset = await self._log.find_write(error)
-                if offset is None:
-                    raise
-                return offset
+                offset = await self._find(error)
+                if offset is not None:
+                    return offset
+        raise LimitError(f"the ledger of {self.name} could not be written {TRIES_MAX} times")
 
-    async def _counts(self, reader: _Reader, offset: int) -> bool:
-        """Read as far as a record of ours; whether it counts."""
-        is_counted = False
-        async for place, record in self._records(reader.next, offset + 1):
-            is_counted = reader.take(place, record)
-        return is_counted
+    async def _write(self, record: Record) -> int:
+        async with self._log.writer() as writer:
+            return await writer.append(msgspec.msgpack.encode(record))
 
-    async def _catch_up(self, reader: _Reader) -> None:
+    async def _find(self, lost: UncertainError) -> int | None:
+        try:
+            try:
+                return await self._log.find_write(lost)
+            except UncertainError:
+                # Its place is still empty. A record that says nothing closes it; then we know.
+                await self._write(Record())
+                return await self._log.find_write(lost)
+        except StoreError as error:
+            raise lost from error
+
+    async def _counts(self, reader: LogReader, offset: int) -> bool | None:
+        """Read as far as a record of ours; whether it counts.
+
+        None says that the ledger was shortened past it and does not speak of it: it did not count,
+        or, if our handle lapsed, was told more briefly.
+        """
+        for _ in range(TRIES_MAX):
+            is_counted = False
+            try:
+                start = reader.next or await self._beginning()
+                async for place, record in self._records(start, offset + 1):
+                    is_counted = reader.take(place, record)
+            except CollectedError:
+                reader.restart()
+                continue
+            if start <= offset:
+                return is_counted
+            await self._catch_up(reader)
+            return True if any(tx.id == offset for tx in reader.transactions) else None
+        raise self._too_fast()
+
+    async def _catch_up(self, reader: LogReader) -> None:
         """Read on to the ledger's end; from where it begins if what comes next was collected."""
         for _ in range(TRIES_MAX):
             start = reader.next or await self._beginning()
@@ -351,7 +345,10 @@ class Shelf:
                 reader.restart()
                 continue
             return
-        raise ConflictError(f"the ledger of {self.name} is collected faster than it is read")
+        raise self._too_fast()
+
+    def _too_fast(self) -> ConflictError:
+        return ConflictError(f"the ledger of {self.name} is collected faster than it is read")
 
     async def _beginning(self) -> int:
         try:
@@ -367,7 +364,7 @@ class Shelf:
                 if limit is not None and record.offset >= limit:
                     return
                 try:
-                    yield record.offset, _decoder.decode(record.body)
+                    yield record.offset, decoded_record(record.body)
                 except msgspec.MsgspecError as error:
                     raise CorruptionError(
                         f"record {record.offset} of the ledger of {self.name} cannot be read: "
@@ -389,7 +386,16 @@ class Shelf:
         name = f"segment.{number}.idmap"
         if number in files.idmaps:
             return IdMap(files.idmaps[number].read_bytes(), name)
-        return IdMap((await self._store.get(f"{self._prefix}{name}")).data, f"{self.name}/{name}")
+        try:
+            data = (await self._store.get(f"{self._prefix}{name}")).data
+        except NotFoundError as error:
+            raise self._missing(name) from error
+        return IdMap(data, f"{self.name}/{name}")
+
+    def _missing(self, key: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.name}: {key} is missing", where=key, hint="bring it back from a copy"
+        )
 
     def release_merge(self, started: int) -> None:
         """See `Home`: a merge lives as long as the handle it was begun with."""
@@ -399,13 +405,11 @@ class Shelf:
         return _run(self._cancel_dead())
 
     async def _cancel_dead(self) -> int:
-        reader = _Reader()
+        reader = LogReader()
         await self._catch_up(reader)
         if not reader.state.merges:
             return 0
-        live = await self._leases.live()
-        by = {tx.id: tx.by for tx in reader.transactions}
-        dead = tuple(tx for tx in reader.state.merges if by.get(tx, "") not in live)
+        dead = reader.dead_merges(await self._leases.live())
         if not dead:
             return 0
         visit = await self._enter(reader)
@@ -422,20 +426,26 @@ class Shelf:
         return _run(self._compact())
 
     async def _compact(self) -> CompactReport:
-        cancelled = await self._cancel_dead()
+        cancelled = 0
         for _ in range(TRIES_MAX):
-            reader = _Reader()
+            reader = LogReader()
             await self._catch_up(reader)
             state, before = reader.state, len(reader.transactions)
-            oldest = min([state.id, *(await self._leases.live()).values()])
+            live = await self._leases.live()
+            if reader.dead_merges(live):
+                # Before anything is dropped that its end, should it come after all, is judged by.
+                cancelled += await self._cancel_dead()
+                continue
+            oldest = min([state.id, *live.values()])
             plan = compacted(reader.transactions, state.id, oldest)
             for segment, docs in plan.tombstones.items():
                 await self._bury(segment, docs, state.live[segment].documents)
             await self._remove(plan)
             if plan.kept == reader.transactions:
-                return CompactReport(0, 0, before, before, cancelled, 0)
+                orphans = await self._sweep_orphans(reader)
+                return CompactReport(0, 0, before, before, cancelled, orphans)
             buried = (reader.tombs | plan.tombstones.keys()) & state.live.keys()
-            short = Shortened(reader.next - 1, tuple(plan.kept), plan.last, tuple(sorted(buried)))
+            short = Shortened(plan.last, tuple(plan.kept), tuple(sorted(buried)))
             offset = await self._append(Record(shortened=short))
             if await self._counts(reader, offset):
                 await self._begin_at(offset)
@@ -472,7 +482,7 @@ class Shelf:
                 await self._log.cursors.save(CURSOR, offset, witness)
         await self._log.collect()
 
-    async def _sweep_orphans(self, reader: _Reader) -> int:
+    async def _sweep_orphans(self, reader: LogReader) -> int:
         """Remove what was uploaded long ago and never committed."""
         known = reader.state.live.keys() | reader.state.dead.keys()
         now_us = await self._leases.now_us()
@@ -493,15 +503,29 @@ class Shelf:
     async def _check(self) -> list[str]:
         report = await self._log.scrub(deep=True)
         wrong = [str(error) for error in report.errors]
-        reader = _Reader()
-        await self._catch_up(reader)
-        for number in reader.state.live:
-            key = f"{self._prefix}segment.{number}.idx"
-            try:
-                await self._store.head(key)
-            except NotFoundError:
-                wrong.append(f"{key} is missing")
+        visit = await self._enter(LogReader())
+        try:
+            for number, live in visit.state.live.items():
+                name = f"segment.{number}.idx"
+                wrong += await self._check_one(name, lambda data, _: Sections(data, _).check())
+                if number in visit.reader.tombs:
+                    read = partial(_check_tombs, live.documents)
+                    wrong += await self._check_one(f"segment.{number}.tomb", read)
+            for number in sorted({dead.into for dead in visit.state.dead.values()}):
+                wrong += await self._check_one(f"segment.{number}.idmap", _check_idmap)
+        finally:
+            await visit.lease.release()
         return wrong
+
+    async def _check_one(self, name: str, read: Callable[[Any, str], list[str]]) -> list[str]:
+        """Read an object as it is on the store, not in the folder on this machine."""
+        try:
+            data = (await self._store.get(f"{self._prefix}{name}")).data
+            return await asyncio.to_thread(read, data, name)
+        except NotFoundError:
+            return [f"{self._prefix}{name} is missing"]
+        except FormatError as error:
+            return [error.message]
 
     async def _bury(self, segment: int, docs: BitMap, documents: int) -> None:
         key = f"{self._prefix}segment.{segment}.tomb"
@@ -520,52 +544,26 @@ class Shelf:
                 continue
             return
 
-    async def _all_buried(self, reader: _Reader) -> dict[int, BitMap]:
+    async def _all_buried(self, reader: LogReader) -> dict[int, BitMap]:
         found = {}
         for number in reader.tombs & reader.state.live.keys():
             key = f"{self._prefix}segment.{number}.tomb"
-            data = (await self._store.get(key)).data
+            try:
+                data = (await self._store.get(key)).data
+            except NotFoundError as error:
+                raise self._missing(key) from error
             found[number] = tombs.decoded(data, reader.state.live[number].documents, key)
         return found
 
 
-class StoreIds:
-    """Numbers from one object, from 1 on; any number of machines share it."""
+def _check_tombs(documents: int, data: Buffer, name: str) -> list[str]:
+    tombs.decoded(bytes(data), documents, name)
+    return []
 
-    def __init__(self, store: Store, key: str, entropy: Entropy, *, block: int = 64) -> None:
-        """The object is made when the first number is asked for."""
-        self._store = store
-        self._key = key
-        self._entropy = entropy
-        self._block = block
-        self._next = self._limit = 0
 
-    def next(self) -> int:
-        """A number that nobody has had."""
-        if self._next == self._limit:
-            self._next = _run(self._take())
-            self._limit = self._next + self._block
-        number = self._next
-        self._next += 1
-        return number
-
-    async def _take(self) -> int:
-        for _ in range(TRIES_MAX):
-            try:
-                there = await self._store.get(self._key)
-                begin = int(there.data.split()[0])
-                mode: Any = Match(there.etag)
-            except NotFoundError:
-                begin, mode = 1, "create"
-            text = f"{begin + self._block} {self._entropy.token()}"
-            try:
-                await self._store.put(self._key, text.encode(), mode)
-            except UncertainError:
-                continue  # Numbers may be passed over, but none is handed out twice.
-            except (AlreadyExistsError, ConflictError):
-                continue
-            return begin
-        raise LimitError(f"{self._key}: others take numbers all the time")
+def _check_idmap(data: Buffer, name: str) -> list[str]:
+    IdMap(data, name)
+    return []
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -16,7 +15,7 @@ from pyroaring import BitMap
 from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.index import rank
 from cordwood.index.match import matching
-from cordwood.index.query import Query, parse, positive
+from cordwood.index.query import Prefix, Query, Term, parse, positive
 from cordwood.index.rank import Scorer, Scoring, Wanted
 from cordwood.index.segment import View
 from cordwood.index.tokens import Tokenizer
@@ -55,6 +54,10 @@ class Snapshot:
         tokens = sum(view.tokens for view in self._views)
         return tokens / self.documents if tokens else 1.0
 
+    @cached_property
+    def _is_ranked(self) -> bool:
+        return all(view.segment.frequencies for view in self._views)
+
     def search(self, query: str | Query, k: int = 10, *, scoring: Scoring = "bm25") -> list[Hit]:
         """The k ids that answer a query best, the best first; equal ones in the order of ids.
 
@@ -66,31 +69,31 @@ class Snapshot:
             raise InvalidInputError(f"k is {k!r}", hint="ask for one hit or more")
         if scoring not in {"bm25", "tfidf"}:
             raise InvalidInputError(f"scoring is {scoring!r}", hint="use bm25 or tfidf")
-        if any(not view.segment.frequencies for view in self._views):
+        if not self._is_ranked:
             raise StateError(
                 "the index keeps no frequencies, so nothing can be ranked",
                 hint="use match, or create it with frequencies=True",
             )
         tree = self._parsed(query)
-        leaves = Counter(positive(tree))
+        leaves: dict[Term | Prefix, int] = {}
+        for leaf in positive(tree):
+            leaves[leaf] = leaves.get(leaf, 0) + 1
         scorer = Scorer(scoring, self._average)
         found = [[rank.find(view, leaf) for leaf in leaves] for view in self._views]
         weights = []
         for place, times in enumerate(leaves.values()):
-            having = sum(
-                rank.count(view, mine[place]) for view, mine in zip(self._views, found, strict=True)
-            )
+            having = 0
+            for view, mine in zip(self._views, found, strict=True):
+                having += rank.count(view, mine[place])
             weights.append(times * scorer.rarity(having, self.documents) if having else 0.0)
-        scores: dict[bytes, float] = {}
+        bests = []
         least = 0.0
         for view, mine in zip(self._views, found, strict=True):
-            wanted = [Wanted(one, weight) for one, weight in zip(mine, weights, strict=True)]
+            wanted = list(map(Wanted, leaves, mine, weights))
             best = rank.best(view, tree, wanted, scorer, k, least)
-            _gather(scores, view, best)
-            if len(self._views) > 1 and len(scores) >= k:
-                least = heapq.nlargest(k, scores.values())[-1]
-        top = heapq.nsmallest(k, scores.items(), key=lambda item: (-item[1], item[0]))
-        return [Hit(*item) for item in top]
+            bests.append(best)
+            least = max(least, _kth(view, best, k))
+        return _hits(self._views, bests, k)
 
     def match(self, query: str | Query) -> Matches:
         """All ids that a query finds, in no order and without ranking.
@@ -118,15 +121,40 @@ class Snapshot:
         return parse(query, self._cutter) if isinstance(query, str) else query
 
 
-def _gather(scores: dict[bytes, float], view: View, best: rank.Best) -> None:
-    """Note the best score of each id."""
-    if not len(best.docs):
-        return
-    ordinals = view.segment.ids.ordinals(best.docs)
-    ids = view.segment.ids.take(ordinals).to_pylist()
-    for user_id, score in zip(ids, best.scores.tolist(), strict=True):
-        if score > scores.get(user_id, -1.0):
-            scores[user_id] = score
+def _kth(view: View, best: rank.Best, k: int) -> float:
+    """The score that k ids of the view reach; 0 if there are not so many.
+
+    Views are not taken together here: an id may have documents in several, and to know we would
+    have to look it up.
+    """
+    if len(best.docs) < k:
+        return 0.0
+    if not view.segment.ids.has_duplicates:
+        return float(best.scores[k - 1])
+    firsts = np.unique(view.segment.ids.ordinals(best.docs), return_index=True)[1]
+    return float(best.scores[np.sort(firsts)[k - 1]]) if len(firsts) >= k else 0.0
+
+
+def _hits(views: Sequence[View], bests: Sequence[rank.Best], k: int) -> list[Hit]:
+    """The best ids of all views. Ids are looked up from the best on, no more than it takes."""
+    if len(views) == 1 and not views[0].segment.ids.has_duplicates:
+        docs, scores = bests[0]
+        return list(map(Hit, views[0].segment.ids.of_documents(docs), scores.tolist()))
+    rows = [
+        (-score, place, doc)
+        for place, best in enumerate(bests)
+        for doc, score in zip(best.docs.tolist(), best.scores.tolist(), strict=True)
+    ]
+    rows.sort()
+    found: dict[bytes, float] = {}
+    last = 0.0
+    for below, place, doc in rows:
+        if len(found) >= k and below > last:
+            break  # Those that are as good as the last were looked at: ids decide among them.
+        last = below
+        found.setdefault(views[place].segment.ids.of_document(doc), -below)
+    top = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    return [Hit(*item) for item in top[:k]]
 
 
 class Matches(AbstractSet[bytes]):
@@ -141,8 +169,8 @@ class Matches(AbstractSet[bytes]):
         return frozenset(ids)
 
     def __len__(self) -> int:
-        if len(self._parts) == 1 and not self._parts[0][0].segment.ids.has_duplicates:
-            return len(self._parts[0][1])
+        if self._are_apart and not any(v.segment.ids.has_duplicates for v, _ in self._parts):
+            return self.documents
         return len(self.to_arrow())
 
     def __bool__(self) -> bool:
@@ -184,5 +212,12 @@ class Matches(AbstractSet[bytes]):
                 ordinals = np.unique(ordinals)
             parts.append(ids.take(ordinals).cast(pa.large_binary()))
         if not parts:
-            return pa.array([], pa.large_binary())
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).unique()
+            return pa.nulls(0, pa.large_binary())  # pa.array would load pandas first.
+        found = pa.concat_arrays(parts)
+        return found if self._are_apart else found.unique()
+
+    @cached_property
+    def _are_apart(self) -> bool:
+        """Whether no id can be in two segments: each has its own range of them."""
+        spans = sorted(view.segment.ids.span for view, _ in self._parts)
+        return all(before[1] < after[0] for before, after in itertools.pairwise(spans))

@@ -19,6 +19,7 @@ called once for each text. The name is kept with the index, which refuses to be 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,9 @@ class Splitter(Protocol):
         ...
 
 
+_PLAIN_WORD = re.compile(rb"[0-9a-z]+")
+
+
 def tokenizer(named: str | Splitter) -> Tokenizer:
     """The tokenizer of this name, or the user's own.
 
@@ -106,6 +110,9 @@ def tokenizer(named: str | Splitter) -> Tokenizer:
 
 def terms_of(cutter: Tokenizer, text: str | bytes) -> list[bytes]:
     """The terms of one text, in order, repeated as they repeat."""
+    if isinstance(cutter, Words) and isinstance(text, str) and text.isascii():
+        # A word of a query: not worth an array.
+        return [term[:TERM_BYTES_MAX] for term in _PLAIN_WORD.findall(text.lower().encode())]
     texts = as_texts([text], takes_bytes=cutter.takes_bytes)
     spelled: list[bytes] = cutter.spell(cutter.cut(texts).tokens).to_pylist()
     return spelled
@@ -170,12 +177,13 @@ class _Runs:
     def __init__(self, name: str, table: Bytes) -> None:
         """`table` says of each byte what it becomes; 0 stands between tokens."""
         self.name = name
-        self._table = table
+        self._table = table.tobytes()
 
     def cut(self, texts: pa.LargeBinaryArray) -> Cut:
         """See `Tokenizer`."""
         data, offsets = _prepared(texts)
-        kept = self._table[data]
+        # Bytes translate themselves several times quicker than numpy looks them up.
+        kept = np.frombuffer(bytearray(data).translate(self._table), np.uint8)
         if len(data) and int(data.max()) >= 0x80:
             self._settle(data, kept)
         return _runs(kept, offsets)
@@ -387,17 +395,20 @@ def _runs(kept: Bytes, offsets: Places) -> Cut:
         return Cut(_of_sizes(kept, np.empty(0, np.intp)), np.zeros(len(offsets) - 1, np.intp))
     inside = kept != 0
     begins = inside.copy()
-    begins[1:] &= ~inside[:-1]
+    np.greater(inside[1:], inside[:-1], out=begins[1:])
     edges = offsets[:-1][offsets[:-1] < offsets[1:]]  # Where texts begin that are not empty.
     begins[edges] = inside[edges]
     ends = inside.copy()
-    ends[:-1] &= ~inside[1:]
+    np.greater(inside[:-1], inside[1:], out=ends[:-1])
     last = edges[1:] - 1
     ends[last] = inside[last]
     starts = np.flatnonzero(begins)
     sizes = np.flatnonzero(ends) + 1 - starts
     counts = np.diff(np.searchsorted(starts, offsets))
-    return Cut(_clipped(_of_sizes(kept[inside], sizes)), counts)
+    tokens = _of_sizes(kept.compress(inside), sizes)
+    if len(sizes) and int(sizes.max()) > TERM_BYTES_MAX:
+        tokens = _clipped(tokens)
+    return Cut(tokens, counts)
 
 
 def _of_sizes(data: Bytes, sizes: Places) -> pa.LargeBinaryArray:

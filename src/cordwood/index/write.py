@@ -85,7 +85,6 @@ class SegmentWriter:
         is_fst = _is_alike([batch.ids for batch in first])
         offsets = _Spooled(self._spool, "offsets")
         firsts = _Spooled(self._spool, "firsts")
-        sample = _Sample()
         self._file.begin("ids")
         place, number = 0, 1
 
@@ -101,13 +100,14 @@ class SegmentWriter:
                 yield batch
 
         if is_fst:
+            sample = _Sample(self._spool)
             keys = _keyed(map(sample.of, rest()))
             _copy(ducer_bytes(keys, self._spool, "ids.fst"), self._file)
-            self._file.begin("ids.sample")
-            for part in sample.parts:
-                self._file.write(part)
-            self._file.begin("ids.sample.offsets")
-            self._file.write(np.array(sample.offsets, "<i8").tobytes())
+            for name, waiting in (("ids.sample", sample.ids), ("ids.sample.offsets", sample.ends)):
+                self._file.begin(name)
+                for part in waiting.read():
+                    self._file.write(part)
+                waiting.close()
         else:
             for batch in rest():
                 self._file.write(_bytes_of(batch.ids))
@@ -174,18 +174,21 @@ class SegmentWriter:
 class _Sample:
     """Every sixteenth id."""
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.offsets = [0]
-        self._seen = 0
+    def __init__(self, folder: Path | None) -> None:
+        self.ids = _Spooled(folder, "sample")
+        self.ends = _Spooled(folder, "sample.offsets")
+        self.ends.write(bytes(8))
+        self._seen = self._end = 0
 
     def of(self, batch: IdBatch) -> IdBatch:
         """Take from a batch what belongs to the sample."""
         first = -self._seen % ID_SAMPLE
         chosen = batch.ids.take(pa.array(np.arange(first, len(batch.ids), ID_SAMPLE)))
-        for key in chosen.to_pylist():
-            self.parts.append(key)
-            self.offsets.append(self.offsets[-1] + len(key))
+        if len(chosen):
+            ends = self._end + np.cumsum(np.asarray(pc.binary_length(chosen)), dtype="<i8")
+            self.ids.write(bytes(_bytes_of(chosen)))
+            self.ends.write(ends.tobytes())
+            self._end = int(ends[-1])
         self._seen += len(batch.ids)
         return batch
 

@@ -14,6 +14,9 @@ was told that it is durable, and it is cut off: a *torn tail*. A frame that does
 although it was synced, or although whole frames lie behind it, is *damage*: cutting there would
 throw away what somebody relies on, so it is refused. `synced` is how much of the file is known to
 have been synced; the last frame of a file that says nothing about it cannot be judged otherwise.
+
+Where appends do not wait for the disk, a power cut may leave whole frames behind one that is torn:
+who writes like that reads without `strict`, and then only what was synced is proof of damage.
 """
 
 from __future__ import annotations
@@ -51,7 +54,16 @@ def frame(payload: bytes, *, salt: int, offset: int, number: int) -> bytes:
     return head + payload + _SUM.pack(_checksum(salt, offset, head, payload))
 
 
-def scan(data: Any, *, base: int, number: int, salt: int, synced: int, name: str) -> Scan:
+def scan(
+    data: Any,
+    *,
+    base: int,
+    number: int,
+    salt: int,
+    synced: int,
+    name: str,
+    strict: bool = True,
+) -> Scan:
     """All frames in the part of a file that begins at `base`, the first with this number.
 
     Raises:
@@ -63,7 +75,10 @@ def scan(data: Any, *, base: int, number: int, salt: int, synced: int, name: str
     while place < len(part.view):
         payload = part.frame_at(place, number)
         if payload is None:
-            _judge(part, place, number, synced, name)
+            if base + place < synced:
+                raise _damage(name, base + place, "it was synced and does not match its checksum")
+            if strict and _has_frame_behind(part, place, number):
+                raise _damage(name, base + place, "whole frames lie behind one that is broken")
             return Scan(payloads, base + place, is_torn=True)
         payloads.append(payload)
         place += OVERHEAD + len(payload)
@@ -95,19 +110,17 @@ class _Part(NamedTuple):
         return payload if got == expected else None
 
 
-def _judge(part: _Part, place: int, number: int, synced: int, name: str) -> None:
-    """Raise if what lies at `place` cannot be a torn tail."""
-    where = part.base + place
-    if where < synced:
-        raise _damage(name, where, "it was synced and does not match its checksum")
+def _has_frame_behind(part: _Part, place: int, number: int) -> bool:
+    """Whether the frame after this one is there, whole."""
     # The next frame has the next number, behind four bytes of length.
     wanted = struct.pack("<Q", number + 1)
     region = bytes(part.view[place : place + SEARCHED_BYTES])
     at = region.find(wanted)
     while at >= 0:
         if at >= 4 and part.frame_at(place + at - 4, number + 1) is not None:
-            raise _damage(name, where, "whole frames lie behind one that is broken")
+            return True
         at = region.find(wanted, at + 1)
+    return False
 
 
 def _damage(name: str, place: int, why: str) -> CorruptionError:

@@ -240,6 +240,11 @@ class Disk:
 class Held(Protocol):
     """A lock that is held."""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it: not once it is released, nor in a forked child."""
+        ...
+
     def release(self) -> None:
         """Let it go; twice is no error."""
         ...
@@ -250,13 +255,24 @@ class _Flock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
-        _lock_descriptors.add(descriptor)
+        _flocks.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor is not None
+
+    def forget(self) -> None:
+        """In a forked child: close its copy, which leaves the lock to the parent."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None or descriptor not in _lock_descriptors:
-            return  # A child that was forked meanwhile has closed its copy.
-        _lock_descriptors.discard(descriptor)
+        if descriptor is None:
+            return
+        _flocks.discard(self)
         try:
             # Said aloud, and not left to close: a child forked meanwhile shares this open file.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -306,15 +322,17 @@ def _file_stat(status: os.stat_result) -> FileStat:
     return FileStat(status.st_ino, status.st_mtime_ns, status.st_size, kind)
 
 
-_lock_descriptors: set[int] = set()
-"""Lock files open in this process, so that a forked child can close its copies."""
+_flocks: set[_Flock] = set()
+"""Locks of this process, so that a forked child can close its copies.
+
+The locks themselves and not their descriptors: the child's own locks get the same numbers again.
+"""
 
 
 def _close_inherited_locks() -> None:
-    for descriptor in _lock_descriptors:
-        with suppress(OSError):
-            os.close(descriptor)
-    _lock_descriptors.clear()
+    for held in _flocks:
+        held.forget()
+    _flocks.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -84,6 +84,11 @@ class BulkSimulation(LifeSimulation):
         """How old an upload is when it is swept."""
         return float(self._graces * self.climate.grace_s)
 
+    @property
+    def _quiet_s(self) -> float:  # type: ignore[override]
+        """Until the last upload that nobody committed is old enough to go."""
+        return 60.0 + 2.0 * self._age_s
+
     async def _audit_log(self, manifest: Manifest) -> None:
         await super()._audit_log(manifest)
         for fragment in await self._fragments(tree.roots(manifest)):

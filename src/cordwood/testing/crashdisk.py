@@ -76,6 +76,11 @@ class _Hold:
         self._among = among
         self.shared = shared
 
+    @property
+    def is_held(self) -> bool:
+        """See `Held`."""
+        return self in self._among
+
     def release(self) -> None:
         """See `Held`."""
         if self in self._among:

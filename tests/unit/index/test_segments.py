@@ -12,9 +12,10 @@ from pyroaring import BitMap
 
 from cordwood.base.errors import CordwoodError, CorruptionError
 from cordwood.index import merge as merging
+from cordwood.index import postings, rank
 from cordwood.index.build import Builder, as_ids
 from cordwood.index.merge import IdMap, merge
-from cordwood.index.query import parse
+from cordwood.index.query import And, Or, Term, parse
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import as_texts, terms_of, tokenizer
@@ -105,7 +106,40 @@ def test_long_lists_are_ranked_as_the_model_ranks(parts):
     deleted = [set(chance.integers(1, 1501, 300).tolist()) for _ in lists]
     snapshot = Snapshot(views_of(lists, deleted), WORDS, 0, {})
     left = live(lists, deleted)
-    for _ in range(60):
+    ranks_as_the_model(snapshot, left, chance, 60)
+
+
+# How lists are gone through: what is quicker for few documents must be right for many, and back.
+WAYS = {
+    "pruned": {"_SMALL": 0, "_BLOCK": 2},
+    "narrowed": {"_SMALL": 0, "_CANDIDATES": 0, "_BLOCK": 2},
+    "looked up": {"_SMALL": 0, "_CANDIDATES": 0, "_DENSE": 0},
+    "looked up one by one": {"_SMALL": 0, "_CANDIDATES": 0, "_DENSE": 0, "_WHOLE": 0, "_SPARSE": 0},
+    "spread out": {"_SMALL": 0, "_CANDIDATES": 0, "_DENSE": 1 << 40},
+    "added up": {"_SMALL": 1 << 40},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_through_the_lists_ranks_as_the_model(monkeypatch, way):
+    """Whichever is taken."""
+    for name, value in WAYS[way].items():
+        monkeypatch.setattr(rank, name, value)
+    if way == "looked up one by one":
+        monkeypatch.setattr(postings, "_ALL", 0)
+        monkeypatch.setattr(postings, "_EACH", 0)
+    chance = np.random.default_rng(len(way))
+    lists = [corpus(seed, 900, vocabulary=60) for seed in range(2)]
+    # So often that it does not fit among the others' frequencies.
+    lists[0] += [(b"often%d" % number, f"w{number} " * 400) for number in range(60)]
+    deleted = [set(), set(chance.integers(1, 901, 200).tolist())]
+    snapshot = Snapshot(views_of(lists, deleted), WORDS, 0, {})
+    ranks_as_the_model(snapshot, live(lists, deleted), chance, 25)
+
+
+def ranks_as_the_model(snapshot, left, chance, times):
+    """Random queries get the model's answers."""
+    for _ in range(times):
         numbers = chance.exponential(50, chance.integers(1, 6)).astype(int) % 300
         query = chance.choice([" ", " AND ", " NOT "]).join(f"w{number}" for number in numbers)
         tree = parse(query, WORDS)
@@ -115,6 +149,10 @@ def test_long_lists_are_ranked_as_the_model_ranks(parts):
         scores = [score for _, score in expected]
         assert scores == pytest.approx([hit.score for hit in hits], rel=1e-6)
         assert model.match(left, tree) == snapshot.match(query)
+        words = tuple(Term(b"w%d" % number) for number in dict.fromkeys(numbers.tolist()))
+        boosted = And((Or(words[:1]), Or((And(()), *words[1:]))))
+        expected = model.search(left, boosted, 10)
+        assert [user_id for user_id, _ in expected] == [h.id for h in snapshot.search(boosted)]
 
 
 @pytest.mark.parametrize("named", ["words", "ngrams:3", "trigrams"])
@@ -196,3 +234,18 @@ def test_empty_and_strange_documents():
     assert {b"\xff" * 300, b"a/b"} == snapshot.match("word")
     assert {b"", b"\x00\xff"} == snapshot.match("NOT word")
     assert [b"\xff" * 300, b"a/b"] == [hit.id for hit in snapshot.search("word", scoring="tfidf")]
+
+
+def test_sets_of_ids_from_several_segments():
+    """An id that is in two of them is there once, wherever its range begins and ends."""
+    low = [(b"id%03d" % number, "a") for number in range(100)]
+    high = [(b"id%03d" % number, "a") for number in range(100, 200)]
+    apart = Snapshot(views_of([high, low]), WORDS, 0, {}).match("a")
+    assert (200, 200) == (len(apart), len(set(apart)))
+    assert {user_id for user_id, _ in low + high} == apart
+    touching = Snapshot(views_of([low, high, [(b"id099", "a b"), (b"id100", "b")]]), WORDS, 0, {})
+    assert (200, 201) == (len(touching.match("a")), touching.match("a").documents)
+    assert {b"id099", b"id100"} == touching.match("b")
+    twice = Snapshot(views_of([[*low, (b"id000", "a")], high]), WORDS, 0, {}).match("a")
+    assert (200, 201) == (len(twice), twice.documents)
+    assert 200 == len(list(twice))

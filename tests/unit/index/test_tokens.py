@@ -134,3 +134,10 @@ def test_slices_of_arrays_are_cut_as_they_are():
     cut = tokenizer("words").cut(texts.slice(1, 3))
     assert [b"one", b"two", b"three"] == cut.tokens.to_pylist()
     assert [2, 0, 1] == cut.counts.tolist()
+
+
+@given(st.text(st.characters(max_codepoint=0x7F), max_size=40))
+def test_a_query_is_cut_as_a_text_is(text):
+    """Plain words take a shorter way, to the same terms."""
+    words = tokenizer("words")
+    assert words.cut(as_texts([text])).tokens.to_pylist() == terms_of(words, text)

@@ -199,7 +199,7 @@ async def test_a_file_that_grows_is_several(store, monkeypatch, held):
     found = held()
     place = rewrite.Place(store, "t", "none", 4 * MIB)
     done = await rewrite.rewrite(_unit(file, 0, 319), store, place)
-    assert max(found) < 12 * MIB
+    assert max(found) < 20 * MIB
     assert len(done.files) > 5
     assert max(made.bytes for made in done.files) < 6 * MIB
     offsets = []

@@ -1,0 +1,235 @@
+"""`cordwood grep`: lines that match a pattern, found by an index of the tree's trigrams."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import click
+
+from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.cli.output import byte_progress, command, fail, print_json, text_of
+from cordwood.index.lines import Finder, Line
+from cordwood.index.sources import Looked, Sources
+
+NOT_FOUND, WRONG = 1, 2
+"""Exit codes, as grep has them: nothing matched; something was wrong."""
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path())
+@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are the same.")
+@click.option("-F", "--fixed", is_flag=True, help="PATTERN is the text to look for.")
+@click.option("-w", "--words", is_flag=True, help="Only matches that are whole words.")
+@click.option("-l", "--files", is_flag=True, help="Print the names of files that match.")
+@click.option("-c", "--count", is_flag=True, help="Print how many lines of each file match.")
+@click.option("-n/-N", "--numbers/--no-numbers", default=True, help="Print numbers of lines.")
+@click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True
+)
+@click.option("--index", "place", default="", help="Where the index is, if not in DIR.")
+@click.option("--update", is_flag=True, help="Bring the index up to date first, or build it.")
+@click.option("--rebuild", is_flag=True, help="Delete the index and build it again first.")
+@click.option("--no-index", is_flag=True, help="Read every file, and leave the index alone.")
+@click.option("--no-ignore", is_flag=True, help="Search what .gitignore leaves out as well.")
+@click.option("--bench", is_flag=True, help="Measure, beside ripgrep and grep where installed.")
+@command
+def grep(pattern: str | None, directory: str | None, *, as_json: bool, **options: Any) -> None:
+    """Print the lines that match PATTERN in the files below DIR (default: here).
+
+    PATTERN is a regular expression as Python's re reads it. An index in DIR/.cordwood-grep says
+    which files can match; they are then read, and so is every file that has changed since: the
+    answer is always that of a full search. A large tree gets its index with the first search.
+
+    With --update or --rebuild PATTERN may be left out: a single argument is then DIR.
+
+    The exit code is 0 if a line matched, 1 if none did, and 2 if something was wrong.
+    """
+    if (options["update"] or options["rebuild"]) and directory is None:
+        pattern, directory = None, pattern
+    elif pattern is None:
+        raise click.UsageError("give a PATTERN to look for")
+    try:
+        run = _Run(pattern, directory or ".", as_json=as_json, **options)
+        sys.exit(run.all())
+    except CordwoodError as error:
+        fail(error.message, error.hint, str(error.code), as_json=as_json, exit_code=WRONG)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.filename or ''}: {error.strerror or error}"
+        fail(what, "", "os", as_json=as_json, exit_code=WRONG)
+
+
+class _Run:
+    """One call of the command."""
+
+    def __init__(self, pattern: str | None, directory: str, **options: Any) -> None:
+        self._options = options
+        self._as_json: bool = options["as_json"]
+        self._faults = 0
+        self._finder: Finder | None = None
+        if options["no_index"] and (options["update"] or options["rebuild"]):
+            raise InvalidInputError("--no-index goes without --update and --rebuild")
+        if pattern is not None:
+            self._finder = Finder(
+                pattern,
+                ignore_case=options["ignore_case"],
+                fixed=options["fixed"],
+                words=options["words"],
+            )
+        self._sources = Sources(
+            directory, options["place"], ignore=not options["no_ignore"], tell=self._tell
+        )
+
+    def all(self) -> int:
+        """Do it; the exit code."""
+        try:
+            names = self._sources.names()
+            if self._options["rebuild"]:
+                self._sources.remove_index()
+            if self._options["update"] or self._options["rebuild"]:
+                self._update(names, quiet=self._finder is not None)
+            if self._finder is None:
+                return WRONG if self._faults else 0
+            if self._options["bench"]:
+                return self._bench(self._finder, names)
+            return self._search(self._finder, names)
+        finally:
+            self._sources.close()
+
+    def _search(self, finder: Finder, names: list[bytes]) -> int:
+        looked = self._look(names)
+        try:
+            candidates = self._sources.candidates(finder, looked)
+        except CordwoodError as error:
+            self._warn_of(error)
+            candidates = names
+        found = 0
+        output = _Output(finder, self._options)
+        for name in candidates:
+            found += output.show(self._sources.shown(name), self._sources.lines(finder, name))
+        output.flush()
+        if looked.is_worth_updating and not self._options["no_index"]:
+            try:
+                self._update(names, quiet=True)
+            except CordwoodError as error:
+                self._warn(f"the index was not brought up to date: {error.message}")
+        if self._faults:
+            return WRONG
+        return 0 if found else NOT_FOUND
+
+    def _look(self, names: list[bytes]) -> Looked:
+        """The tree beside its index; without one, or with one that is of no use, all of it."""
+        everything = Looked(names, None, names, 0)
+        if self._options["no_index"] or self._sources.is_file:
+            return everything
+        try:
+            looked = self._sources.look(names)
+            if looked.is_worth_building:
+                self._update(names, quiet=self._as_json)
+                looked = self._sources.look(names)
+        except CordwoodError as error:
+            self._warn_of(error)
+            return everything
+        return looked
+
+    def _update(self, names: list[bytes], *, quiet: bool) -> None:
+        shown = not self._as_json
+        with byte_progress("indexing", 0, shown=shown) as progress:
+            done = self._sources.update(names, progress)
+        if self._finder is None and self._as_json:
+            print_json({"files": len(names), "added": done.added, "dropped": done.dropped})
+        elif not quiet:
+            self._warn(
+                f"indexed {done.added:,} files in {self._sources.place}"
+                if done.added or not done.dropped
+                else f"dropped {done.dropped:,} files from {self._sources.place}"
+            )
+
+    def _bench(self, finder: Finder, names: list[bytes]) -> int:
+        # A benchmark needs more than a search does.
+        from cordwood.cli.bench.grep import measure, report  # noqa: PLC0415
+
+        if self._sources.look(names).known is None:
+            self._update(names, quiet=False)
+        result = measure(self._sources, finder, flags=self._options)
+        if self._as_json:
+            print_json(result)
+        else:
+            report(result)
+        return 0
+
+    def _tell(self, path: bytes, error: OSError) -> None:
+        self._faults += 1
+        self._warn(f"{text_of(path)}: {error.strerror or error}")
+
+    def _warn_of(self, error: CordwoodError) -> None:
+        self._warn(f"{error.message}\n  every file is read instead; --rebuild makes a new index")
+
+    def _warn(self, text: str) -> None:
+        click.echo(f"cordwood: {text}", err=True)
+
+
+class _Output:
+    """Prints what was found."""
+
+    def __init__(self, finder: Finder, options: dict[str, Any]) -> None:
+        self._finder = finder
+        self._as_json: bool = options["as_json"]
+        self._files: bool = options["files"]
+        self._count: bool = options["count"]
+        self._numbers: bool = options["numbers"]
+        self._stream: BinaryIO = sys.stdout.buffer
+        color: str = options["color"]
+        self._color = color == "always" or (color == "auto" and self._stream.isatty())
+
+    def show(self, path: bytes, lines: Iterator[Line]) -> bool:
+        """Print a file's lines, or what is wanted of them; whether there are any."""
+        first = next(lines, None)
+        if first is None:
+            return False
+        if self._files:
+            self._put(path, {}, None, "")
+        elif self._count:
+            number = 1 + sum(1 for _ in lines)
+            self._put(path, {"count": number}, number, "")
+        else:
+            self._line(path, first)
+            for line in lines:
+                self._line(path, line)
+        return True
+
+    def flush(self) -> None:
+        """Nothing is left in our hands."""
+        self._stream.flush()
+
+    def _line(self, path: bytes, line: Line) -> None:
+        if self._as_json:
+            text = line.text.encode("utf-8", "surrogateescape")
+            self._put(path, {"line": line.number, "text": text_of(text)}, None, "")
+        else:
+            shown = self._highlighted(line.text) if self._color else line.text
+            self._put(path, {}, line.number if self._numbers else None, f":{shown}")
+
+    def _put(self, path: bytes, facts: dict[str, Any], number: int | None, rest: str) -> None:
+        if self._as_json:
+            named: dict[str, Any] = {"path": text_of(path)}
+            if named["path"].encode() != path:
+                named["path_base64"] = base64.b64encode(path).decode()
+            print_json(named | facts)
+            return
+        shown = path.decode("utf-8", "surrogateescape")
+        parts = [click.style(shown, fg="magenta") if self._color else shown]
+        if number is not None:
+            parts.append(click.style(str(number), fg="green") if self._color else str(number))
+        line = ":".join(parts) + rest + "\n"
+        self._stream.write(line.encode("utf-8", "surrogateescape"))
+
+    def _highlighted(self, text: str) -> str:
+        return self._finder.expression.sub(
+            lambda found: click.style(found[0], fg="red", bold=True) if found[0] else "", text
+        )
