@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,9 +13,6 @@ from cordwood.spark import missing, session
 from cordwood.testing.servers import azure_server, azurite_missing, s3_server
 
 pytest.register_assert_rewrite("cordwood.testing.stores")
-
-# Every JVM that a test starts, in whatever process, starts quickly instead of becoming fast.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -61,10 +60,26 @@ QUICK_SPARK = {
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    """The one Spark session of a test process: two slots, and a failed task is tried once more."""
+def quick_spark(tmp_path_factory):
+    """Whatever a test starts of Spark, in whatever process, starts quickly.
+
+    JVMs are quick to start instead of becoming fast. Python workers load the modules of the wheel,
+    which are compiled; by default they load the same from a zip, and each compiles them anew.
+    """
     if reason := missing():
         pytest.skip(reason)
+    home = tmp_path_factory.mktemp("spark-home")
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(find_spec("pyspark").origin).parent / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, quick_spark):
+    """The one Spark session of a test process: two slots, and a failed task is tried once more."""
     home = tmp_path_factory.mktemp("spark")
     places = {"spark.local.dir": home / "local", "spark.sql.warehouse.dir": home / "warehouse"}
     made = session("local[2,2]", app="cordwood-tests", conf=QUICK_SPARK | places)

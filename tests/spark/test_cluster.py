@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from cordwood import Setsum, sync
-from cordwood.spark.session import missing
 from cordwood.testing.cluster import spark_cluster
 
 pytestmark = pytest.mark.slow
@@ -151,10 +150,8 @@ def kill_oldest(cluster, driver, data):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory, s3):
+def story(tmp_path_factory, s3, quick_spark):
     """What the driver found, the log it read, and where the marks of its tasks are."""
-    if reason := missing():
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("cluster")
     for step in (*STEPS, "twice"):
         (folder / step).mkdir()

@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from cordwood import sync
-from cordwood.spark.session import missing
 
 pytestmark = pytest.mark.slow
 
@@ -92,10 +91,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory):
+def story(tmp_path_factory, quick_spark):
     """What the process found, and the log that it read."""
-    if reason := missing():
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("connect")
     log = sync.Log(f"file://{folder}/wood", "orders")
     log.create()

@@ -17,7 +17,6 @@ import sys
 import pytest
 
 from cordwood import sync
-from cordwood.spark import missing
 
 pytestmark = pytest.mark.slow
 
@@ -85,10 +84,8 @@ work(spark, *sys.argv[1:])
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path, quick_spark):
     """What is copied, in fragments of fifty."""
-    if reason := missing():
-        pytest.skip(reason)
     log = sync.Log(f"file://{tmp_path}/wood", "orders")
     log.create()
     with log.writer() as writer:

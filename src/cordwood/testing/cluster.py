@@ -210,6 +210,8 @@ def spark_cluster(
 
 
 def _spark_home() -> str:
+    if home := os.environ.get("SPARK_HOME"):
+        return home
     found = find_spec("pyspark")
     assert found is not None
     assert found.submodule_search_locations is not None
