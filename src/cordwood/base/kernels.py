@@ -29,7 +29,9 @@ Invariants:
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - see below
 import contextlib
+import logging  # noqa: F401
 import os
 import threading
 from collections.abc import Iterable
@@ -37,6 +39,9 @@ from typing import TYPE_CHECKING
 
 from cordwood.base import plain
 from cordwood.base.errors import InvalidInputError, StateError
+
+# Two of these are imported for their hooks around os.fork, which numba would bring too: come in the
+# middle of a fork that waits for it, a hook behind the fork would run without the one before it.
 
 if TYPE_CHECKING:
     import numpy as np
