@@ -244,7 +244,8 @@ class Folder:
                 yield Path(anywhere)
             return
         folder = self._path(f"spool/{self._entropy.token()[:16]}")
-        with self._told("spool"):
+        # Shared with no compaction, which would take a folder that nobody holds yet for a dead one.
+        with self._told("spool"), self._locks.shared(self._lock):
             os.mkdir(folder)
             held = Disk().hold(f"{folder}/active")
         try:

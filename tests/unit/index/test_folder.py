@@ -392,3 +392,23 @@ def test_a_number_that_is_used_again_is_refused(tmp_path):
     with pytest.raises(CorruptionError, match="missing"):
         written(opened(tmp_path / "index"), {b"b": "all"})
     assert [b"a"] == found(engine)
+
+
+def test_a_compaction_leaves_a_spool_alone_that_is_just_being_made(tmp_path, monkeypatch):
+    """Between its folder and its lock nobody sweeps: the compaction waits."""
+    engine = created(tmp_path / "index")
+    other = opened(tmp_path / "index", lock_wait_s=0.05)
+    waited = []
+    holds = Disk.hold
+
+    def hold(self, path, *, shared=False):
+        if path.endswith("/active") and "/spool/" in path and not waited:
+            waited.append(path)
+            with pytest.raises(StoreError, match="has been held by another process"):
+                other.compact()
+        return holds(self, path, shared=shared)
+
+    monkeypatch.setattr(Disk, "hold", hold)
+    written(engine, {b"a": "all"})
+    assert 1 == len(waited)
+    assert [b"a"] == found(engine)
