@@ -7,7 +7,6 @@ answer was lost. From then on the dead process reaches the store no more.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 from contextlib import suppress
 
@@ -17,48 +16,12 @@ import cordwood
 from cordwood import AlreadyExistsError, CollectedError, NotFoundError
 from cordwood.log import paths
 from cordwood.store.memory import MemoryStore
+from cordwood.testing.dying import DeadError, copy_of, dying
 from cordwood.testing.handclock import HandClock
-from cordwood.testing.hooked import Hooked
 
 COUNT = 60
 GRACE_S = 60
 STEPS_MAX = 200
-
-
-class DeadError(BaseException):
-    """The process is gone."""
-
-
-def dying(inner, last, *, takes_effect):
-    """A store as a process reaches it that dies in its request number `last`, from 1."""
-    left = last
-
-    async def step(call, *_):
-        nonlocal left
-        left -= 1
-        if left < 0 or (left == 0 and not takes_effect):
-            raise DeadError
-        answer = await call()
-        if left == 0:
-            raise DeadError
-        return answer
-
-    async def delete(_, keys):
-        # One request for each object: it may die between two.
-        for key in keys:
-            await step(functools.partial(inner.delete, [key]))
-
-    counted = ("get", "get_range", "head", "put", "list")
-    return Hooked(inner, **dict.fromkeys(counted, step), delete=delete)
-
-
-def copy_of(memory, time):
-    """The same objects, with the same etags."""
-    copied = MemoryStore(clock=time)
-    copied._objects = dict(memory._objects)
-    copied._keys = list(memory._keys)
-    copied._puts = memory._puts
-    return copied
 
 
 def log_over(store):

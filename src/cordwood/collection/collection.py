@@ -85,7 +85,9 @@ class Collection:
         """Name a collection; no I/O."""
         self.store = store if isinstance(store, Store) else Store(store)
         if not name or name.startswith("/") or name.endswith("/"):
-            raise InvalidInputError(f"{name!r} cannot name a collection")
+            raise InvalidInputError(
+                f"{name!r} cannot name a collection", hint="use a name such as docs or team/docs"
+            )
         self.name = name
         self.log = Log(self.store, f"{name}/log", clock=clock, entropy=entropy)
         self._index_name = f"{name}/index"
@@ -121,7 +123,8 @@ class Collection:
         """
         if not isinstance(tokenizer, str):
             raise InvalidInputError(
-                "a collection's tokenizer is named: whoever compacts it has to know it"
+                "a collection's tokenizer is named: whoever compacts it has to know it",
+                hint="use words, whitespace, ngrams:3 or edges:8; an Index takes one of your own",
             )
         options: dict[str, Any] = {} if grace_s is None else {"grace_s": grace_s}
         # The log and its cursor first: an index that is there can be searched.

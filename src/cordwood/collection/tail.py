@@ -42,7 +42,7 @@ class Tail:
         self._frequencies = frequencies
         self._parts: list[_Part] = []
         self.start = self.limit = 0
-        self._joined: tuple[Snapshot, int, Snapshot] | None = None
+        self._joined: tuple[Snapshot, Snapshot] | None = None
 
     def begin(self, start: int) -> None:
         """The index has all operations before `start`: drop them."""
@@ -72,8 +72,8 @@ class Tail:
         if not self._parts:
             return base
         if self._joined is None or self._joined[0] is not base:
-            self._joined = (base, self.limit, self._join(base))
-        return self._joined[2]
+            self._joined = (base, self._join(base))
+        return self._joined[1]
 
     def _join(self, base: Snapshot) -> Snapshot:
         gone = {view.segment.number: view.deleted for view in base.views}

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from cordwood.base.errors import InvalidInputError, LimitError
 from cordwood.index import postings
 from cordwood.index.sections import Sink
 from cordwood.index.tokens import Cut, Tokenizer
-from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch
+from cordwood.index.write import Facts, SegmentWriter, TermBatch, counted
 
 SLICE_BYTES = 1 << 18
 """So much text is cut at a time: what that takes stays in the processor's cache."""
@@ -82,7 +82,7 @@ class Builder:
         codes, terms = _numbered(cut.tokens, self._cutter if not self._terms else None)
         lists = inverted(codes, cut.counts, len(terms), frequencies=self._frequencies)
         writer = SegmentWriter(sink, tokenizer=self._cutter.name, frequencies=self._frequencies)
-        writer.ids([_different(ids)])
+        writer.ids([counted(ids)])
         if self._frequencies:
             writer.lengths(cut.counts.astype(np.uint32))
         writer.terms([TermBatch(terms, lists)])
@@ -139,18 +139,24 @@ def as_ids(ids: pa.Array | pa.ChunkedArray | Sequence[bytes]) -> pa.LargeBinaryA
         raise InvalidInputError(f"ids are {ids.type}", hint="give bytes or strings") from error
 
 
-def cut_slices(cutter: Tokenizer, texts: pa.LargeBinaryArray) -> Cut:
-    """Cut texts a slice at a time; the tokens are chunked."""
+def slices_of(texts: pa.LargeBinaryArray, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of texts of about a size, each of one text at least."""
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
-    chunks, counts = [], [np.empty(0, np.intp)]
     start = 0
     while start < len(texts):
-        limit = int(np.searchsorted(offsets, offsets[start] + SLICE_BYTES, side="right")) - 1
+        limit = int(np.searchsorted(offsets, offsets[start] + size_bytes, side="right")) - 1
         limit = min(max(limit, start + 1), len(texts))
+        yield start, limit
+        start = limit
+
+
+def cut_slices(cutter: Tokenizer, texts: pa.LargeBinaryArray) -> Cut:
+    """Cut texts a slice at a time; the tokens are chunked."""
+    chunks, counts = [], [np.empty(0, np.intp)]
+    for start, limit in slices_of(texts, SLICE_BYTES):
         cut = cutter.cut(texts.slice(start, limit - start))
         chunks.append(cut.tokens)
         counts.append(cut.counts)
-        start = limit
     if not chunks:
         chunks = [cutter.cut(texts).tokens]
     return Cut(pa.chunked_array(chunks), np.concatenate(counts))
@@ -190,16 +196,6 @@ def inverted(
         matrix.indices.astype(np.uint32) + np.uint32(1),
         matrix.data.astype(np.uint32) if frequencies else None,
     )
-
-
-def _different(ids: pa.LargeBinaryArray) -> IdBatch:
-    """Each different id among ids in order, and how often it is there."""
-    is_new = np.ones(len(ids), np.bool_)
-    if len(ids) > 1:
-        is_new[1:] = np.asarray(pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)))
-    firsts = np.flatnonzero(is_new)
-    counts = np.diff(np.append(firsts, len(ids)))
-    return IdBatch(ids if len(firsts) == len(ids) else ids.take(pa.array(firsts)), counts)
 
 
 def _is_rising(order: npt.NDArray[Any]) -> bool:

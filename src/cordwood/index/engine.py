@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -28,7 +27,7 @@ from cordwood.base.errors import (
     StateError,
     UncertainError,
 )
-from cordwood.index.build import Builder, as_ids
+from cordwood.index.build import Builder, as_ids, slices_of
 from cordwood.index.draft import Draft, Ended
 from cordwood.index.failures import told
 from cordwood.index.home import CompactReport, Config, Files, Home, Visit
@@ -402,7 +401,7 @@ class Writing:
             self._check_open()
             self.drain()
             # Text by text a document may be large: slices keep a segment about as large as asked.
-            for start, limit in _slices(values, self._engine.segment_bytes):
+            for start, limit in slices_of(values, self._engine.segment_bytes):
                 part = slice(start, limit)
                 self._builder.add(keys[part], values[part])
                 self._flush_if_full()
@@ -515,17 +514,6 @@ class Writing:
 def _check_lengths(ids: pa.Array, others: pa.Array) -> None:
     if len(ids) != len(others):
         raise InvalidInputError(f"{len(ids)} ids came with {len(others)} documents")
-
-
-def _slices(texts: pa.LargeBinaryArray, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of texts of about a size."""
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
-    start = 0
-    while start < len(texts):
-        limit = int(np.searchsorted(offsets, offsets[start] + size_bytes, side="right")) - 1
-        limit = min(max(limit, start + 1), len(texts))
-        yield start, limit
-        start = limit
 
 
 _engines: WeakSet[Engine] = WeakSet()

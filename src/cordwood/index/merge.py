@@ -33,7 +33,7 @@ from cordwood.base.errors import CorruptionError
 from cordwood.index import postings
 from cordwood.index.sections import Sink
 from cordwood.index.segment import Segment, View
-from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch
+from cordwood.index.write import Facts, IdBatch, SegmentWriter, TermBatch, counted
 
 IDS_AT_ONCE = 65_536
 """No more ids of each segment are merged at a time."""
@@ -162,7 +162,7 @@ def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]
             mine = of == place
             into[old[mine]] = new[mine]
         number += len(order)
-        yield _counted(ids.take(pa.array(order)))
+        yield counted(ids.take(pa.array(order)))
 
 
 def _id_ranges(views: Sequence[View]) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -184,14 +184,6 @@ def _live(view: View, start: int, limit: int) -> tuple[npt.NDArray[Any], npt.NDA
     if view.is_gone is not None:
         docs = docs[~view.is_gone[docs]]
     return ids.ordinals(docs), docs
-
-
-def _counted(ids: pa.LargeBinaryArray) -> IdBatch:
-    is_new = np.ones(len(ids), np.bool_)
-    if len(ids) > 1:
-        is_new[1:] = np.asarray(pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)))
-    firsts = np.flatnonzero(is_new)
-    return IdBatch(ids.take(pa.array(firsts)), np.diff(np.append(firsts, len(ids))))
 
 
 def _lengths(views: Sequence[View], maps: Sequence[Map], spool: Path) -> npt.NDArray[np.uint32]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordwood.base.errors import CorruptionError, InvalidInputError
+from cordwood.base.errors import CorruptionError
+from cordwood.log.records import HEADERS_TYPE
 
 Op = Literal["add", "update", "delete"]
 OPS: tuple[Op, ...] = ("add", "update", "delete")
@@ -44,14 +45,11 @@ class Settled(NamedTuple):
 
 def columns(ids: pa.LargeBinaryArray, texts: pa.LargeBinaryArray, op: Op) -> pa.Table:
     """Records to append for an operation on many documents."""
-    header = pa.scalar([{"name": HEADER, "value": op.encode()}], _HEADERS)
-    headers = pa.array([header.as_py()] * len(ids), _HEADERS)
+    header = pa.scalar([{"name": HEADER, "value": op.encode()}], HEADERS_TYPE)
+    headers = pa.repeat(header, len(ids))
     return pa.table(
         {"body": texts.cast(pa.binary()), "key": ids.cast(pa.binary()), "headers": headers}
     )
-
-
-_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 
 
 def read(table: pa.Table, default: Op | None = None) -> Operations:
@@ -117,11 +115,3 @@ def settle(operations: Operations) -> Settled:
     kept = pa.array(np.flatnonzero(is_document & (places >= last[codes])))
     replaced = coded.dictionary.take(pa.array(np.flatnonzero(last >= 0)))
     return Settled(operations.ids.take(kept), operations.texts.take(kept), replaced)
-
-
-def check_op(op: str) -> Op:
-    """The operation of this name."""
-    for known in OPS:
-        if op == known:
-            return known
-    raise InvalidInputError(f"operation {op!r} is none", hint=f"use {', '.join(OPS)}")

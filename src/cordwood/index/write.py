@@ -64,6 +64,16 @@ class TermBatch(NamedTuple):
     lists: postings.Lists
 
 
+def counted(ids: pa.LargeBinaryArray) -> IdBatch:
+    """Each different id among ids in order, and how often it is there."""
+    is_new = np.ones(len(ids), np.bool_)
+    if len(ids) > 1:
+        is_new[1:] = np.asarray(pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)))
+    firsts = np.flatnonzero(is_new)
+    counts = np.diff(np.append(firsts, len(ids)))
+    return IdBatch(ids if len(firsts) == len(ids) else ids.take(pa.array(firsts)), counts)
+
+
 class SegmentWriter:
     """Writes a segment, each of its methods called once, from top to bottom."""
 
