@@ -29,7 +29,6 @@ from cordwood.base.errors import (
 )
 from cordwood.index.build import Builder, as_ids, slices_of
 from cordwood.index.draft import Draft, Ended
-from cordwood.index.failures import told
 from cordwood.index.home import CompactReport, Config, Files, Home, Visit
 from cordwood.index.ledger import AddSegment, EndMerge, State
 from cordwood.index.merge import merge
@@ -38,6 +37,7 @@ from cordwood.index.query import Query
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import Splitter, Tokenizer, as_texts, tokenizer
+from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 
 SEGMENT_BYTES = 64 << 20

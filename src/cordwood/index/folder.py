@@ -49,13 +49,13 @@ from cordwood.base.errors import (
 from cordwood.index import config as config_file
 from cordwood.index import idgen, tombs
 from cordwood.index.draft import Draft, entries, idmaps_for
-from cordwood.index.failures import READ_ONLY, told
 from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.idgen import IdGenerator
 from cordwood.index.ledger import Live, State, Transaction, compacted
 from cordwood.index.ledgerfile import LedgerFile, Position, Reader
-from cordwood.index.locks import LOCK_WAIT_S, Locks
 from cordwood.index.merge import IdMap
+from cordwood.journal.failures import READ_ONLY, told
+from cordwood.journal.locks import LOCK_WAIT_S, Locks
 from cordwood.store.disk import Disk, Held
 
 LEDGER = "transaction.log"

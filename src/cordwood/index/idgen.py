@@ -23,8 +23,8 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from cordwood.base.errors import CorruptionError
-from cordwood.index.failures import told
-from cordwood.index.locks import Locks
+from cordwood.journal.failures import told
+from cordwood.journal.locks import Locks
 from cordwood.store.disk import Disk
 
 BLOCK = 64

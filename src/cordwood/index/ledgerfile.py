@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import xxhash
@@ -31,6 +31,8 @@ from cordwood.base.errors import (
 )
 from cordwood.index.ledger import State, Transaction
 from cordwood.journal import frames
+from cordwood.journal.frames import Tail
+from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk
 
 MAGIC = b"CWLEDG\x01\n"
@@ -38,6 +40,8 @@ _HEAD = struct.Struct("<8sQQQ")
 _SYNCED = struct.Struct("<QQ")
 _SYNCED_AT = _HEAD.size
 FRAMES_AT = 64
+NOWHERE = Tail(0, 0, 0, 0)
+"""Of who has read nothing: no file has this salt."""
 
 _decoder = msgspec.msgpack.Decoder(Transaction)
 
@@ -46,12 +50,11 @@ _decoder = msgspec.msgpack.Decoder(Transaction)
 class Position:
     """How far somebody has read the file."""
 
-    salt: int = 0
-    end: int = 0
-    count: int = 0
-    """Frames before `end`."""
+    tail: Tail = NOWHERE
     is_torn: bool = False
-    """Whether something lies behind `end` that a crash left."""
+    """Whether something lies behind the tail that a crash left."""
+    synced: int = 0
+    """How much of the file is known to be on the disk."""
 
 
 @dataclass(slots=True)
@@ -86,8 +89,7 @@ class Reader:
 
     def copy(self) -> Reader:
         """Another that goes on by itself."""
-        at = self.position
-        return Reader(self.state.copy(), Position(at.salt, at.end, at.count, at.is_torn))
+        return Reader(self.state.copy(), replace(self.position))
 
 
 class LedgerFile:
@@ -103,16 +105,14 @@ class LedgerFile:
     def fresh(self, transactions: list[Transaction], last: int) -> bytes:
         """A new file with these."""
         salt = int(self._entropy.token()[:16], 16)
-        parts = [b""]
-        end = FRAMES_AT
-        for number, transaction in enumerate(transactions):
-            payload = msgspec.msgpack.encode(transaction)
-            parts.append(frames.frame(payload, salt=salt, offset=end, number=number))
-            end += len(parts[-1])
         head = struct.pack("<8sQQ", MAGIC, salt, last)
         head += struct.pack("<Q", xxhash.xxh3_64_intdigest(head))
-        parts[0] = (head + _synced(salt, end)).ljust(FRAMES_AT, b"\0")
-        return b"".join(parts)
+        parts: list[Buffer] = []
+        tail = frames.first(salt, FRAMES_AT)
+        for transaction in transactions:
+            written, tail = _framed(tail, transaction)
+            parts += written
+        return (head + _synced(salt, tail.end)).ljust(FRAMES_AT, b"\0") + b"".join(parts)
 
     def read(self, since: Position) -> Read:
         """What came after a position, or all if the file is another.
@@ -126,31 +126,23 @@ class LedgerFile:
             self._refuse("its head does not match its checksum")
         if magic != MAGIC:
             raise UnsupportedError(f"{self.path} is of another version", hint="update cordwood")
-        is_other = salt != since.salt
-        start = FRAMES_AT if is_other else since.end
-        number = 0 if is_other else since.count
-        status, data = self._disk.read(self.path, start)
-        if status.size_bytes < start:
-            self._refuse(f"it ends at {status.size_bytes}, and had been read as far as {start}")
+        is_other = salt != since.tail.salt
+        tail = frames.first(salt, FRAMES_AT) if is_other else since.tail
+        status, data = self._disk.read(self.path, tail.end)
+        if status.size_bytes < tail.end:
+            self._refuse(f"it ends at {status.size_bytes}, and had been read as far as {tail.end}")
+        found = frames.scan(data, tail)
+        rest = memoryview(data)[found.tail.end - tail.end :]
         synced = self._synced_bytes(head, salt)
-        found = frames.scan(
-            data,
-            base=start,
-            number=number,
-            salt=salt,
-            synced=synced,
-            name=self.path,
-            strict=self._durable,
-        )
+        frames.check_tail(rest, found.tail, synced=synced, name=self.path)
         try:
-            transactions = [_decoder.decode(payload) for payload in found.payloads]
+            transactions = [_decoder.decode(frame.payload) for frame in found.frames]
         except msgspec.MsgspecError as error:
             raise UnsupportedError(
                 f"{self.path} has a transaction that this version cannot read: {error}",
                 hint="it was written by something newer: update cordwood",
             ) from error
-        position = Position(salt, found.end, number + len(transactions), found.is_torn)
-        return Read(position, transactions, last, is_other)
+        return Read(Position(found.tail, bool(rest), synced), transactions, last, is_other)
 
     def apply(self, state: State, transaction: Transaction) -> None:
         """Let a state take a transaction that was read: whoever wrote it had checked that it fits.
@@ -170,15 +162,15 @@ class LedgerFile:
             UncertainError: it failed, and what it left could not be taken back.
             OSError: it failed, and nothing is left of it.
         """
+        tail = at.tail
         if at.is_torn:
-            self._disk.truncate(self.path, at.end)
-        payload = msgspec.msgpack.encode(transaction)
-        data = frames.frame(payload, salt=at.salt, offset=at.end, number=at.count)
+            self._disk.truncate(self.path, tail.end)
+        parts, after = _framed(tail, transaction, synced=at.synced)
         try:
-            self._disk.overwrite(self.path, data, at.end, sync=self._durable)
+            self._disk.overwrite(self.path, b"".join(parts), tail.end, sync=self._durable)
         except OSError as error:
             try:
-                self._disk.truncate(self.path, at.end)
+                self._disk.truncate(self.path, tail.end)
             except OSError:
                 raise UncertainError(
                     f"{self.path} could not be written ({error}), nor set back",
@@ -186,12 +178,12 @@ class LedgerFile:
                     hint="look whether the transaction is there before it is done again",
                 ) from error
             raise
-        end = at.end + len(data)
         if not self._durable:
-            return Position(at.salt, end, at.count + 1)
+            return Position(after, synced=at.synced)
         with suppress(OSError):  # It is a hint: the commit stands without it.
-            self._disk.overwrite(self.path, _synced(at.salt, end), _SYNCED_AT, sync=False)
-        return Position(at.salt, end, at.count + 1)
+            noted = _synced(tail.salt, after.end)
+            self._disk.overwrite(self.path, noted, _SYNCED_AT, sync=False)
+        return Position(after, synced=after.end)
 
     def _synced_bytes(self, head: bytes, salt: int) -> int:
         size, digest = _SYNCED.unpack_from(head, _SYNCED_AT)
@@ -203,6 +195,11 @@ class LedgerFile:
             where=self.path,
             hint="bring it back from a copy",
         )
+
+
+def _framed(tail: Tail, transaction: Transaction, *, synced: int = 0) -> tuple[list[Buffer], Tail]:
+    payload = msgspec.msgpack.encode(transaction)
+    return frames.framed(tail, [payload], number=tail.number, synced=synced)
 
 
 def _synced(salt: int, size: int) -> bytes:

@@ -3,127 +3,172 @@
 ::
 
     file    header ‖ frame ‖ frame …
-    frame   u32 length ‖ u64 number ‖ payload ‖ u32 CRC-32C
+    frame   u32 mark ‖ u32 length ‖ u64 link ‖ u64 number ‖ u64 synced ‖ u64 time
+            ‖ u32 kind ‖ u32 span ‖ payload ‖ zeros to a multiple of 8 ‖ u64 checksum (XXH3)
 
-Frames are numbered from 0 in their file. The checksum covers the file's salt, where the frame
-begins, its length, its number and its payload: so bytes of another file, of an earlier use of this
-one, or of another place in it are never taken for a frame.
+A checksum covers the file's salt, where the frame begins, and the frame, with its link: the
+checksum of the frame before. So bytes of another file, of an earlier use of this one, or of another
+place in it are never taken for a frame, and none is missing between two that link. What `number`, `time`, `kind` and `span` say is up
+to who writes; numbers rise.
 
-A file that was being written when the machine stopped may end in a frame that is not whole. Nobody
-was told that it is durable, and it is cut off: a *torn tail*. A frame that does not check out
-although it was synced, or although whole frames lie behind it, is *damage*: cutting there would
-throw away what somebody relies on, so it is refused. `synced` is how much of the file is known to
-have been synced; the last frame of a file that says nothing about it cannot be judged otherwise.
-
-Where appends do not wait for the disk, a power cut may leave whole frames behind one that is torn:
-who writes like that reads without `strict`, and then only what was synced is proof of damage.
+A file that was being written when the machine stopped may end in frames that are not whole. Nobody
+was told that they are durable, and they are cut off: a *torn tail*. A frame that does not check out
+although it was synced is *damage*: cutting there would throw away what somebody relies on, so it is
+refused. What was synced is known from the frames themselves: each says how much of the file had
+been synced when it was written. So whole frames are looked for behind a broken one, by the mark
+that all frames of a file begin with, and asked.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import google_crc32c
+import xxhash
 
 from cordwood.base.errors import CorruptionError
+from cordwood.store.api import Buffer
 
-_HEAD = struct.Struct("<IQ")
-_PLACE = struct.Struct("<QQ")
-_SUM = struct.Struct("<I")
+_HEAD = struct.Struct("<IIQQQQII")
+_BEFORE = struct.Struct("<QQ")
+_SUM = struct.Struct("<Q")
+HEAD_BYTES = _HEAD.size
 OVERHEAD = _HEAD.size + _SUM.size
-"""Bytes of a frame besides its payload."""
+"""Bytes of a frame besides its payload, and up to seven zeros."""
+PAYLOAD_BYTES_MAX = 1 << 31
 
 SEARCHED_BYTES = 64 << 20
 """So far behind a broken frame whole ones are looked for."""
 
 
-class Scan(NamedTuple):
-    """What a file holds."""
+class Tail(NamedTuple):
+    """Where the next frame of a file goes, and what it has to link to."""
 
-    payloads: list[bytes]
+    salt: int
     end: int
-    """Where the last whole frame ends, and the next one goes."""
-    is_torn: bool
-    """Whether something lies behind it that is to be cut off."""
+    number: int
+    """The lowest number it may have."""
+    checksum: int
+    """Of the frame before."""
 
 
-def frame(payload: bytes, *, salt: int, offset: int, number: int) -> bytes:
-    """A frame for this place of a file."""
-    head = _HEAD.pack(len(payload), number)
-    return head + payload + _SUM.pack(_checksum(salt, offset, head, payload))
+class Frame(NamedTuple):
+    """One that is whole."""
+
+    number: int
+    span: int
+    """How many numbers are its own."""
+    kind: int
+    synced: int
+    time_us: int
+    begin: int
+    end: int
+    link: int
+    checksum: int
+    payload: memoryview
 
 
-def scan(
-    data: Any,
+class Scan(NamedTuple):
+    """What a part of a file holds."""
+
+    frames: list[Frame]
+    tail: Tail
+
+
+def first(salt: int, at: int) -> Tail:
+    """The tail of a file that has no frames yet, and begins with a header."""
+    return Tail(salt, at, 0, xxhash.xxh3_64_intdigest(struct.pack("<Q", salt)))
+
+
+def framed(
+    tail: Tail,
+    payload: Sequence[Buffer],
     *,
-    base: int,
     number: int,
-    salt: int,
-    synced: int,
-    name: str,
-    strict: bool = True,
-) -> Scan:
-    """All frames in the part of a file that begins at `base`, the first with this number.
+    span: int = 1,
+    kind: int = 0,
+    synced: int = 0,
+    time_us: int = 0,
+) -> tuple[list[Buffer], Tail]:
+    """The parts of a frame for the end of a file, its payload not copied; and the tail behind it.
+
+    Numbers from `number` on, `span` of them, belong to it; the next frame has a higher one.
+    """
+    length = sum(memoryview(part).nbytes for part in payload)
+    head = _HEAD.pack(_mark(tail.salt), length, tail.checksum, number, synced, time_us, kind, span)
+    zeros = bytes(-(OVERHEAD + length) % 8)
+    hashed = xxhash.xxh3_64(_BEFORE.pack(tail.salt, tail.end) + head)
+    for part in payload:
+        hashed.update(part)
+    hashed.update(zeros)
+    checksum = hashed.intdigest()
+    end = tail.end + frame_bytes(length)
+    parts: list[Buffer] = [head, *payload, zeros + _SUM.pack(checksum)]
+    return parts, Tail(tail.salt, end, number + span, checksum)
+
+
+def frame_bytes(length: int) -> int:
+    """How large the frame of a payload is."""
+    return (OVERHEAD + length + 7) // 8 * 8
+
+
+def needed_bytes(data: Any, tail: Tail) -> int | None:
+    """How large the frame is that seems to follow a tail, by its head; None if there is none."""
+    view = memoryview(data)
+    if len(view) < _HEAD.size:
+        return None
+    mark, length, *_ = _HEAD.unpack_from(view)
+    return frame_bytes(length) if mark == _mark(tail.salt) else None
+
+
+def scan(data: Any, tail: Tail) -> Scan:
+    """The whole frames that follow a tail, one upon the other; `data` begins where it ends."""
+    view = memoryview(data).cast("B")
+    found: list[Frame] = []
+    place = 0
+    while (frame := _frame_at(view, place, tail.salt, tail.end)) is not None:
+        if frame.link != tail.checksum or frame.number < tail.number:
+            break
+        found.append(frame)
+        place += frame.end - frame.begin
+        tail = behind(tail.salt, frame)
+    return Scan(found, tail)
+
+
+def behind(salt: int, frame: Frame) -> Tail:
+    """The tail of a file that ends with this frame."""
+    return Tail(salt, frame.end, frame.number + frame.span, frame.checksum)
+
+
+def whole_behind(data: Any, tail: Tail) -> Iterator[Frame]:
+    """Whole frames somewhere behind a tail, where one that is broken may be."""
+    region = memoryview(data).cast("B")[:SEARCHED_BYTES]
+    mark = struct.pack("<I", _mark(tail.salt))
+    whole = bytes(region)
+    at = whole.find(mark)
+    while at >= 0:
+        frame = _frame_at(region, at, tail.salt, tail.end + at)
+        if frame is not None and frame.number >= tail.number:
+            yield frame
+        at = whole.find(mark, at + 1)
+
+
+def check_tail(data: Any, tail: Tail, *, synced: int, name: str) -> None:
+    """Make sure that what follows a tail, and is no whole frame, may be cut off.
 
     Raises:
-        CorruptionError: one in the middle is damaged, or one that was synced.
+        CorruptionError: it was synced, so it is damaged, or gone.
     """
-    part = _Part(memoryview(data), base, salt)
-    payloads: list[bytes] = []
-    place = 0
-    while place < len(part.view):
-        payload = part.frame_at(place, number)
-        if payload is None:
-            if base + place < synced:
-                raise _damage(name, base + place, "it was synced and does not match its checksum")
-            if strict and _has_frame_behind(part, place, number):
-                raise _damage(name, base + place, "whole frames lie behind one that is broken")
-            return Scan(payloads, base + place, is_torn=True)
-        payloads.append(payload)
-        place += OVERHEAD + len(payload)
-        number += 1
-    if base + place < synced:
-        raise _damage(name, base + place, f"it ends, and {synced} bytes of it were synced")
-    return Scan(payloads, base + place, is_torn=False)
+    if tail.end < synced:
+        raise damage(name, tail.end, f"{synced} bytes of it were synced")
+    for frame in whole_behind(data, tail):
+        if frame.synced > tail.end:
+            raise damage(name, tail.end, f"the frame at {frame.begin} says that it was synced")
 
 
-class _Part(NamedTuple):
-    """A part of a file."""
-
-    view: memoryview
-    base: int
-    salt: int
-
-    def frame_at(self, place: int, number: int) -> bytes | None:
-        """The payload of the frame of this number, if the whole of it is at this place."""
-        view = self.view
-        if len(view) - place < OVERHEAD:
-            return None
-        length, found = _HEAD.unpack_from(view, place)
-        if found != number or length > len(view) - place - OVERHEAD:
-            return None
-        body = place + _HEAD.size
-        payload = bytes(view[body : body + length])
-        (expected,) = _SUM.unpack_from(view, body + length)
-        got = _checksum(self.salt, self.base + place, bytes(view[place:body]), payload)
-        return payload if got == expected else None
-
-
-def _has_frame_behind(part: _Part, place: int, number: int) -> bool:
-    """Whether the frame after this one is there, whole."""
-    # The next frame has the next number, behind four bytes of length.
-    wanted = struct.pack("<Q", number + 1)
-    region = bytes(part.view[place : place + SEARCHED_BYTES])
-    at = region.find(wanted)
-    while at >= 0:
-        if at >= 4 and part.frame_at(place + at - 4, number + 1) is not None:
-            return True
-        at = region.find(wanted, at + 1)
-    return False
-
-
-def _damage(name: str, place: int, why: str) -> CorruptionError:
+def damage(name: str, place: int, why: str) -> CorruptionError:
+    """The error for a file that is broken where it must not be."""
     return CorruptionError(
         f"{name} is damaged at byte {place}: {why}",
         where=name,
@@ -131,6 +176,24 @@ def _damage(name: str, place: int, why: str) -> CorruptionError:
     )
 
 
-def _checksum(salt: int, offset: int, head: bytes, payload: bytes) -> int:
-    checked: int = google_crc32c.value(_PLACE.pack(salt, offset) + head + payload)
-    return checked
+def _frame_at(view: memoryview, place: int, salt: int, begin: int) -> Frame | None:
+    """The frame at this place of what was read, which is that of a file, if it is whole."""
+    if len(view) - place < OVERHEAD:
+        return None
+    mark, length, link, number, synced, time_us, kind, span = _HEAD.unpack_from(view, place)
+    size = frame_bytes(length)
+    if mark != _mark(salt) or size > len(view) - place:
+        return None
+    hashed = xxhash.xxh3_64(_BEFORE.pack(salt, begin))
+    hashed.update(view[place : place + size - _SUM.size])
+    (checksum,) = _SUM.unpack_from(view, place + size - _SUM.size)
+    if hashed.intdigest() != checksum:
+        return None
+    body = place + _HEAD.size
+    payload = view[body : body + length]
+    return Frame(number, span, kind, synced, time_us, begin, begin + size, link, checksum, payload)
+
+
+def _mark(salt: int) -> int:
+    """What all frames of a file begin with: never zeros, which fill what is not yet written."""
+    return (salt ^ salt >> 32) & 0xFFFFFFFF | 1

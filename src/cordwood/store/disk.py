@@ -1,9 +1,9 @@
 """The file operations that durable files are made of, and no others.
 
-A directory store and an index in a directory reach the operating system only through a `Disk`. The
-list is short on purpose:
-a model of a disk that loses power (`cordwood.testing.crashdisk`) has to say exactly what each of
-these operations leaves behind, and a test can cut the power between any two of them.
+A directory store, an index in a directory and a journal reach the operating system only through a
+`Disk`. The list is short on purpose: a model of a disk that loses power
+(`cordwood.testing.crashdisk`) has to say exactly what each of these operations leaves behind, and a
+test can cut the power between any two of them.
 
 What each operation promises, on a local POSIX file system:
 
@@ -16,6 +16,8 @@ bring          a file that this process made elsewhere gets a name here, if that
 overwrite      bytes at a place of a file, or behind its end; on stable storage if that is asked for
 truncate       a file ends here; on stable storage
 touch          another time for a file, on stable storage
+open           a file to read and write at any place, many times; what is written is seen by all at
+               once, and is on stable storage when `sync` returns; `allocate` makes room for it
 link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
 unlink, mkdir  as they are
@@ -39,9 +41,10 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Literal, NamedTuple, Protocol
+from weakref import finalize
 
 import pyarrow as pa
 
@@ -159,6 +162,16 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        """A regular file, to work with until it is closed.
+
+        Raises:
+            FileNotFoundError: there is none, and none is to be made.
+        """
+        flags = os.O_RDWR if write else os.O_RDONLY
+        flags |= os.O_CREAT if create else 0
+        return _File(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
+
     def touch(self, path: str, mtime_ns: int) -> FileStat:
         """Give a file another time, on stable storage."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -235,6 +248,82 @@ class Disk:
             os.close(descriptor)
             raise
         return _Flock(descriptor)
+
+
+class File(Protocol):
+    """A file that is open. Any thread may use it; two that write write at different places."""
+
+    def stat(self) -> FileStat:
+        """What is known of it."""
+        ...
+
+    def read(self, start: int, length: int) -> Buffer:
+        """Bytes from `start` on, at most `length` of them."""
+        ...
+
+    def write(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Put bytes at a place, or behind the end, one part after the other. Not atomic."""
+        ...
+
+    def allocate(self, size_bytes: int) -> bool:
+        """Make room up to this size, of zeros; whether this file system can."""
+        ...
+
+    def sync(self) -> None:
+        """Bring its bytes, and its size, to stable storage."""
+        ...
+
+    def close(self) -> None:
+        """Close it; twice is no error."""
+        ...
+
+
+class _File:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closing = finalize(self, os.close, descriptor)
+
+    def stat(self) -> FileStat:
+        return _file_stat(os.fstat(self._descriptor))
+
+    def read(self, start: int, length: int) -> Buffer:
+        return _read_fully(self._descriptor, start, length)
+
+    def write(self, parts: Sequence[Buffer], offset: int) -> None:
+        views = [memoryview(part).cast("B") for part in parts]
+        while views:
+            done = os.pwritev(self._descriptor, views[:_VECTOR_MAX], offset)
+            offset += done
+            while views and done >= len(views[0]):
+                done -= len(views.pop(0))
+            if done:
+                views[0] = views[0][done:]
+
+    def allocate(self, size_bytes: int) -> bool:
+        try:
+            os.posix_fallocate(self._descriptor, 0, size_bytes)
+        except (AttributeError, OSError) as error:
+            if getattr(error, "errno", errno.EOPNOTSUPP) in _NO_ROOM_TO_KEEP:
+                return False
+            raise
+        return True
+
+    def sync(self) -> None:
+        if hasattr(fcntl, "F_FULLFSYNC"):
+            _fsync(self._descriptor)
+        else:
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        self._closing()
+
+
+_VECTOR_MAX = 512
+"""Parts that one call writes; the system's own limit is 1024."""
+_NO_ROOM_TO_KEEP = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOSPC})
+"""Answers of file systems that cannot set room aside, or have no more of it than is needed now."""
 
 
 class Held(Protocol):

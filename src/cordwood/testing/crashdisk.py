@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -147,7 +148,7 @@ class CrashDisk(Disk):
     def stat(self, path: str) -> FileStat:
         """See `Disk.stat`."""
         self._check_power()
-        return self._stat(self._find(path))
+        return self.stat_of(self._find(path))
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, Buffer]:
         """See `Disk.read`."""
@@ -157,7 +158,7 @@ class CrashDisk(Disk):
         if isinstance(file, _Folder):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         limit = len(file.data) if length is None else start + length
-        return self._stat(inode), file.data[start:limit]
+        return self.stat_of(inode), file.data[start:limit]
 
     def write(self, path: str, data: bytes, mtime_ns: int) -> FileStat:
         """See `Disk.write`. Four steps; one that fails leaves what the steps before it made."""
@@ -173,8 +174,15 @@ class CrashDisk(Disk):
         file.data = data
         self._step(path)
         file.mtime_ns = mtime_ns
-        self._sync_file(inode, path)
-        return self._stat(inode)
+        self.sync_file(inode, path)
+        return self.stat_of(inode)
+
+    def data_of(self, inode: int) -> bytes:
+        """A file's bytes, whatever its name is by now."""
+        self._check_power()
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        return file.data
 
     def map(self, path: str) -> Buffer:
         """See `Disk.map`: as it is now, whatever happens to the file."""
@@ -190,6 +198,13 @@ class CrashDisk(Disk):
         """See `Disk.overwrite`. One step, and one for the sync."""
         self._check_power()
         inode = self._find(path)
+        self.write_at(inode, path, data, offset)
+        if sync:
+            self.sync_file(inode, path)
+
+    def write_at(self, inode: int, path: str, data: bytes, offset: int) -> None:
+        """Put bytes at a place of a file, whatever its name is by now. One step."""
+        self._check_power()
         file = self._nodes[inode]
         assert isinstance(file, _File)
         half = len(data) // 2
@@ -198,8 +213,15 @@ class CrashDisk(Disk):
         self._step(path)
         file.unsynced[-1] = (offset, data)
         file.data = _over(file.data, data, offset)
-        if sync:
-            self._sync_file(inode, path)
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> _Open:
+        """See `Disk.open`. One step if the file has to be made."""
+        self._check_power()
+        folder, name = self._parent(path)
+        if create and name not in self._folder(folder).names:
+            self._step(path)
+            self._change(folder, name, self._add(_File()))
+        return _Open(self, self._find(path), path)
 
     def truncate(self, path: str, size_bytes: int) -> None:
         """See `Disk.truncate`. One step: it is done, or not at all."""
@@ -220,8 +242,8 @@ class CrashDisk(Disk):
         assert isinstance(file, _File)
         self._step(path)
         file.mtime_ns = mtime_ns
-        self._sync_file(inode, path)
-        return self._stat(inode)
+        self.sync_file(inode, path)
+        return self.stat_of(inode)
 
     def link(self, source: str, target: str) -> None:
         """See `Disk.link`. One step."""
@@ -272,7 +294,7 @@ class CrashDisk(Disk):
         """See `Disk.scan`."""
         self._check_power()
         names = self._folder(self._find(path)).names
-        return [(name, self._stat(inode).kind) for name, inode in names.items()]
+        return [(name, self.stat_of(inode).kind) for name, inode in names.items()]
 
     def hold(self, path: str, *, shared: bool = False) -> _Hold:
         """See `Disk.hold`. One step if the lock file has to be made."""
@@ -325,7 +347,9 @@ class CrashDisk(Disk):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node
 
-    def _stat(self, inode: int) -> FileStat:
+    def stat_of(self, inode: int) -> FileStat:
+        """What is known of a file, whatever its name is by now."""
+        self._check_power()
         node = self._nodes[inode]
         if isinstance(node, _File):
             return FileStat(inode, node.mtime_ns, len(node.data), "file")
@@ -349,7 +373,8 @@ class CrashDisk(Disk):
         else:
             names[change.name] = change.inode
 
-    def _sync_file(self, inode: int, path: str) -> None:
+    def sync_file(self, inode: int, path: str) -> None:
+        """Bring a file to stable storage. One step."""
         self._step(path)
         file = self._nodes[inode]
         assert isinstance(file, _File)
@@ -371,6 +396,38 @@ class CrashDisk(Disk):
             else:
                 synced[change.name] = change.inode
         self._pending = left
+
+
+class _Open:
+    """A file of a `CrashDisk` that is open."""
+
+    def __init__(self, disk: CrashDisk, inode: int, path: str) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._path = path
+
+    def stat(self) -> FileStat:
+        return self._disk.stat_of(self._inode)
+
+    def read(self, start: int, length: int) -> Buffer:
+        return self._disk.data_of(self._inode)[start : start + length]
+
+    def write(self, parts: Sequence[Buffer], offset: int) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        self._disk.write_at(self._inode, self._path, data, offset)
+
+    def allocate(self, size_bytes: int) -> bool:
+        """Zeros behind the end, as one write of them."""
+        size = self.stat().size_bytes
+        if size < size_bytes:
+            self._disk.write_at(self._inode, self._path, bytes(size_bytes - size), size)
+        return True
+
+    def sync(self) -> None:
+        self._disk.sync_file(self._inode, self._path)
+
+    def close(self) -> None:
+        pass
 
 
 _ROOT = 1

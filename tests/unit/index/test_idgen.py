@@ -14,8 +14,8 @@ import pytest
 from cordwood.base.clock import SYSTEM_ENTROPY, SeededEntropy
 from cordwood.base.errors import CorruptionError, StoreError
 from cordwood.index.idgen import IdGenerator, fresh
-from cordwood.index.locks import Locks
 from cordwood.index.storeids import StoreIds
+from cordwood.journal.locks import Locks
 from cordwood.store.disk import Disk
 from cordwood.store.url import Store
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
@@ -157,7 +157,7 @@ FORKING = """
 import os, sys
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.index.idgen import IdGenerator
-from cordwood.index.locks import Locks
+from cordwood.journal.locks import Locks
 from cordwood.store.disk import Disk
 
 numbers = IdGenerator(sys.argv[1], Disk(), Locks(Disk(), SYSTEM_ENTROPY))

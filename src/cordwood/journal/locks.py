@@ -15,7 +15,7 @@ LOCK_WAIT_S = 60.0
 
 
 class Locks:
-    """The lock files of an index."""
+    """The lock files of a folder."""
 
     def __init__(self, disk: Disk, entropy: Entropy, *, wait_s: float = LOCK_WAIT_S) -> None:
         """No lock is held."""
@@ -26,7 +26,7 @@ class Locks:
     @contextmanager
     def exclusive(self, path: str) -> Iterator[None]:
         """Hold a lock alone."""
-        held = self._wait(path, shared=False)
+        held = self.wait(path, shared=False)
         try:
             yield
         finally:
@@ -35,7 +35,7 @@ class Locks:
     @contextmanager
     def shared(self, path: str) -> Iterator[None]:
         """Hold a lock together with others that share it."""
-        held = self._wait(path, shared=True)
+        held = self.wait(path, shared=True)
         try:
             yield
         finally:
@@ -48,7 +48,12 @@ class Locks:
         except BlockingIOError:
             return None
 
-    def _wait(self, path: str, *, shared: bool) -> Held:
+    def wait(self, path: str, *, shared: bool = False) -> Held:
+        """Hold a lock until it is released.
+
+        Raises:
+            StoreError: somebody has had it for too long.
+        """
         patience = Patience(self._wait_s, self._entropy)
         while True:
             try:
@@ -62,5 +67,5 @@ class Locks:
                 transient=True,
                 operation="lock",
                 key=path,
-                hint="a process that uses the index may have been stopped: continue or end it",
+                hint="a process that uses the folder may have been stopped: continue or end it",
             )

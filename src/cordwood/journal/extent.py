@@ -1,0 +1,234 @@
+"""An extent: one file of a journal.
+
+::
+
+    0   magic            24  u64 created, microseconds      64  frames (frames.py)
+    8   u64 salt         32  u64 XXH3 of the above              kind 0  an entry
+    16  u64 base         40  zeros                              kind 1  the end: nothing follows
+
+`base` is the number of its first entry, and its name: `{base}.wal`. Room for it is set aside when
+it is made, and what lies behind its last frame means nothing: zeros, or frames of an earlier use of
+the same file, whose salt was another.
+
+The last frame of one that is full says so; its time is the newest of all entries, its number that
+of the next.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import xxhash
+
+from cordwood.base.errors import UnsupportedError
+from cordwood.journal import frames
+from cordwood.journal.frames import Frame, Tail, damage
+from cordwood.store.api import Buffer
+from cordwood.store.disk import Disk, File
+
+MAGIC = b"CWEXT\x01\r\n"
+_HEAD = struct.Struct("<8sQQQ")
+_SUM = struct.Struct("<Q")
+FRAMES_AT = 64
+ENTRY, END = 0, 1
+END_BYTES = frames.frame_bytes(0)
+
+WINDOW_BYTES = 1 << 20
+"""How much is read at once."""
+
+
+class Head(NamedTuple):
+    """What an extent begins with."""
+
+    salt: int
+    base: int
+    created_us: int
+
+
+class RecycledError(Exception):
+    """The file was put to another use while it was read."""
+
+
+def name_of(base: int) -> str:
+    """The file name of an extent."""
+    return f"{base}.wal"
+
+
+def base_of(name: str) -> int | None:
+    """The extent that a file name is of; None for any other name."""
+    stem, dot, suffix = name.partition(".")
+    is_one = dot and suffix == "wal" and stem.isdecimal() and stem.isascii()
+    return int(stem) if is_one and stem == str(int(stem)) else None
+
+
+def head_bytes(head: Head) -> bytes:
+    """The first bytes of a file."""
+    data = _HEAD.pack(MAGIC, *head)
+    return (data + _SUM.pack(xxhash.xxh3_64_intdigest(data))).ljust(FRAMES_AT, b"\0")
+
+
+def head_of(data: Buffer, name: str, base: int) -> Head:
+    """The head of the extent that is to be this one.
+
+    Raises:
+        CorruptionError: it is damaged, or another's.
+        UnsupportedError: something newer wrote it.
+    """
+    read = bytes(data)
+    if len(read) < FRAMES_AT:
+        raise damage(name, len(read), "it ends within its head")
+    magic, *found = _HEAD.unpack_from(read)
+    (expected,) = _SUM.unpack_from(read, _HEAD.size)
+    if xxhash.xxh3_64_intdigest(read[: _HEAD.size]) != expected or any(read[40:]):
+        raise damage(name, 0, "its head does not match its checksum")
+    if magic != MAGIC:
+        raise UnsupportedError(f"{name} is of another version", hint="update cordwood")
+    if found[1] != base:
+        raise damage(name, 16, f"it says that it begins with {found[1]}")
+    return Head(*found)
+
+
+class Extent:
+    """One that is open, for reading or for writing."""
+
+    def __init__(self, file: File, path: str, head: Head) -> None:
+        """Made by `open_extent`."""
+        self.file = file
+        self.path = path
+        self.head = head
+
+    @property
+    def start(self) -> Tail:
+        """Where its first frame goes."""
+        return frames.first(self.head.salt, FRAMES_AT)._replace(number=self.head.base)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def whole_from(self, tail: Tail) -> Iterator[Frame]:
+        """The frames that follow a tail, one upon the other, as far as they are whole."""
+        window = WINDOW_BYTES
+        while True:
+            data = self.file.read(tail.end, window)
+            found = frames.scan(data, tail)
+            yield from found.frames
+            if found.tail.end > tail.end:
+                tail, window = found.tail, WINDOW_BYTES
+                continue
+            needed = frames.needed_bytes(data, tail) or 0
+            if not len(data) < needed <= self.file.stat().size_bytes - tail.end:
+                return
+            window = needed
+
+    def frames_from(self, tail: Tail, limit: int | None = None) -> Iterator[Frame]:
+        """The frames between a tail and a place that is known to be a frame's end.
+
+        Without a limit, as far as the frame that ends a full extent.
+
+        Raises:
+            CorruptionError: one of them is not whole.
+            RecycledError: the file has been put to another use.
+        """
+        at = tail.end
+        for frame in self.whole_from(tail):
+            if limit is not None and frame.begin >= limit:
+                return
+            yield frame
+            at = frame.end
+            if frame.kind == END:
+                return
+        if limit is None or at < limit:
+            self.check_same()
+            raise damage(self.path, at, "a frame is not whole, and what follows it was in use")
+
+    def tail_at(self, number: int, limit: int) -> Tail:
+        """A tail before the frame that an entry is in, and not far before it, by bisection.
+
+        Frames can be found from anywhere, by the mark that they begin with.
+        """
+        best = self.start
+        low, high = FRAMES_AT, limit
+        while high - low > WINDOW_BYTES:
+            middle = (low + high) // 2
+            found = self._first_behind(middle, high)
+            if found is not None and found.number <= number:
+                best, low = found, found.end
+            else:
+                high = middle
+        return best
+
+    def newest_us(self) -> int | None:
+        """When its newest entry was made, by its last frame; None unless it is there."""
+        size = self.file.stat().size_bytes
+        at = size - END_BYTES
+        if at < FRAMES_AT:
+            return None
+        data = self.file.read(at, END_BYTES)
+        for frame in frames.whole_behind(data, Tail(self.head.salt, at, 0, 0)):
+            return frame.time_us if frame.kind == END else None
+        return None
+
+    def check_same(self) -> None:
+        """Make sure that the file is still this extent.
+
+        Raises:
+            RecycledError: it is another.
+            CorruptionError: its head is damaged.
+        """
+        data = bytes(self.file.read(0, FRAMES_AT))
+        if data != head_bytes(self.head):
+            if data[:8] == MAGIC and _HEAD.unpack_from(data)[1] != self.head.salt:
+                raise RecycledError
+            raise damage(self.path, 0, "its head has changed")
+
+    def _first_behind(self, place: int, limit: int) -> Tail | None:
+        """The tail before the first frame that begins behind a place, and ends before another."""
+        window = WINDOW_BYTES
+        while True:
+            data = self.file.read(place, min(window, limit - place))
+            for frame in frames.whole_behind(data, Tail(self.head.salt, place, 0, 0)):
+                return Tail(self.head.salt, frame.begin, frame.number, frame.link)
+            if len(data) < window or window >= limit - place:
+                return None
+            window *= 4
+
+
+def open_extent(disk: Disk, folder: str, base: int, *, write: bool = False) -> Extent:
+    """Open the extent that begins with an entry.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptionError: its head is damaged.
+    """
+    path = f"{folder}/{name_of(base)}"
+    file = disk.open(path, write=write)
+    try:
+        return Extent(file, path, head_of(file.read(0, FRAMES_AT), path, base))
+    except BaseException:
+        file.close()
+        raise
+
+
+def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: str) -> Extent:
+    """A new extent, empty, its name on stable storage; from the file `spare`, if that is there."""
+    path = f"{folder}/{name_of(head.base)}"
+    aside = f"{path}.new"
+    with suppress(FileNotFoundError):
+        disk.rename(f"{folder}/{spare}", aside)
+    file = disk.open(aside, create=True)
+    try:
+        file.allocate(size_bytes)
+        # An earlier use of the file must not look like a frame of this one, and with another salt
+        # it does not.
+        file.write([head_bytes(head)], 0)
+        file.sync()
+        disk.rename(aside, path)
+        disk.fsync_dir(folder)
+        return Extent(file, path, head)
+    except BaseException:
+        file.close()
+        raise

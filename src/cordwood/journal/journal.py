@@ -1,0 +1,354 @@
+"""A journal: entries appended to the files of one folder, durable when they are said to be.
+
+::
+
+    {base}.wal    extents (extent.py): entries from this number on
+    tail          how far it goes (mark.py)
+    lock, next    held by who appends, and by who is next
+    spare         an extent that is not needed any more, to be used again
+
+Any number of threads and processes append, one at a time: a *turn*. Whoever wants one first holds
+`next`, then `lock`, and then lets go of `next`; so nobody who just had a turn has the next one
+before those who wait. A process that dies frees what it held.
+
+In a turn entries are written one behind the other, then synced, and then the tail says so: what it
+does not say is not there. Who dies before that leaves frames behind the tail that nobody was told
+of, and the next turn writes over them. Only whoever comes first after a power cut, which may have
+taken the tail back, has to look for whole frames behind it; so each process does once.
+
+An extent that is full gets a last frame, and the tail says that it is closed; only then the next
+one is made. So whoever finds a closed one knows what is left to do. Where a sync failed, nobody
+knows what is on the disk: that extent is closed at what had been synced, the next begins with the
+same number, and frames of that number or a higher one are void in the old. Damage is not written
+over either: the extent is kept, and the next one begins behind all that can be found in it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from weakref import WeakSet
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import CorruptionError, LimitError, NotFoundError
+from cordwood.journal import frames
+from cordwood.journal.extent import (
+    END,
+    END_BYTES,
+    FRAMES_AT,
+    Extent,
+    Head,
+    base_of,
+    make_extent,
+    open_extent,
+)
+from cordwood.journal.failures import READ_ONLY, told
+from cordwood.journal.locks import Locks
+from cordwood.journal.mark import Mark, read_mark, write_mark
+from cordwood.store.api import Buffer
+from cordwood.store.disk import Disk, File
+
+EXTENT_BYTES = 1 << 30
+EXTENT_BYTES_MIN = 4096
+SPARE = "spare"
+TAIL = "tail"
+
+
+class Journal:
+    """The journal in a folder."""
+
+    def __init__(
+        self,
+        folder: str,
+        disk: Disk,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        extent_bytes: int = EXTENT_BYTES,
+    ) -> None:
+        """No I/O."""
+        self.folder = folder
+        self.disk = disk
+        self.extent_bytes = extent_bytes
+        self._clock = clock
+        self._entropy = entropy
+        self._locks = Locks(disk, entropy)
+        self.start_over()
+        _journals.add(self)
+        self.damage: CorruptionError | None = None
+        """What was found broken at the end of the newest extent; it was kept."""
+
+    def start_over(self) -> None:
+        """Know nothing of the files."""
+        self._mutex = threading.RLock()
+        self._tail_file: File | None = None
+        self._extent: Extent | None = None
+        self._is_recovered = False
+
+    def bases(self) -> list[int]:
+        """The extents that are there, by their first numbers, in order."""
+        found = (base_of(name) for name, kind in self.disk.scan(self.folder) if kind == "file")
+        return sorted(base for base in found if base is not None)
+
+    def newest(self) -> Mark:
+        """How far it goes: all that is durable.
+
+        Raises:
+            NotFoundError: there is no journal.
+            CorruptionError: it cannot be known where it ends.
+        """
+        with self._mutex, self.told("read"):
+            if not self._is_recovered:
+                try:
+                    with self.alone():
+                        return self._current()
+                except OSError as error:
+                    if error.errno not in READ_ONLY:
+                        raise
+                    return self._surveyed(None, write=False)[0]
+            return self._read_mark() or self._lost()
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """The right to append, alone among all threads and processes.
+
+        Raises:
+            NotFoundError: the folder is gone.
+            CorruptionError: it cannot be known where the journal ends.
+            StoreError: the disk failed, or somebody holds the lock and does not move.
+        """
+        with self._mutex, self.told("append to"), self.alone():
+            mark = self._current()
+            if self._extent is None or self._extent.head.salt != mark.salt:
+                self._take(open_extent(self.disk, self.folder, mark.base, write=True))
+            assert self._extent is not None
+            yield Turn(self, self._extent, mark)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep all others from appending."""
+        waiting = self._locks.wait(f"{self.folder}/next")
+        try:
+            held = self._locks.wait(f"{self.folder}/lock")
+        finally:
+            waiting.release()
+        try:
+            yield
+        finally:
+            held.release()
+
+    def publish(self, mark: Mark) -> Mark:
+        """Say to all processes how far it goes; by who is alone."""
+        said = mark._replace(turn=mark.turn + 1)
+        write_mark(self._tail(), said)
+        return said
+
+    def begin_extent(self, mark: Mark) -> tuple[Extent, Mark]:
+        """The extent behind one that is closed, and how far it goes; by who is alone.
+
+        It may be there already: whoever closed the last one can have died after it was made.
+        """
+        with suppress(FileNotFoundError):
+            there = open_extent(self.disk, self.folder, mark.number, write=True)
+            if there.head.salt != mark.salt:
+                return there, self._published(there, mark.turn)
+            there.close()
+        salt = int(self._entropy.token()[:16], 16) or 1
+        head = Head(salt, mark.number, self._clock.now_us())
+        made = make_extent(self.disk, self.folder, head, self.extent_bytes, spare=SPARE)
+        return made, self._published(made, mark.turn)
+
+    def close(self) -> None:
+        """Let go of the files; the next use opens them again."""
+        with self._mutex:
+            self._take(None)
+            if self._tail_file is not None:
+                self._tail_file.close()
+            self._tail_file = None
+            self._is_recovered = False
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Say which journal it was, of what the disk says."""
+        with told(what, self.folder, NotFoundError):
+            yield
+
+    def _published(self, extent: Extent, turn: int) -> Mark:
+        """Say that the journal goes on with an extent that is empty."""
+        self._take(extent)
+        salt, end, number, checksum = extent.start
+        return self.publish(Mark(turn, salt, extent.head.base, end, number, checksum, 0))
+
+    def _current(self) -> Mark:
+        """How far it goes, by who is alone; the first time, whatever the tail says."""
+        mark = self._read_mark()
+        if not self._is_recovered:
+            mark, unsynced = self._surveyed(mark)
+            if unsynced is not None:
+                unsynced.file.sync()
+                unsynced.close()
+            mark = self.publish(mark)
+            self._is_recovered = True
+        if mark is None:
+            self._lost()
+        elif mark.is_closed:
+            _, mark = self.begin_extent(mark)
+        assert mark is not None
+        return mark
+
+    def _surveyed(self, known: Mark | None, *, write: bool = True) -> tuple[Mark, Extent | None]:
+        """How far it goes by its newest extent, whatever the tail says; and that extent."""
+        bases = self.bases()
+        if not bases:
+            # Closed, and empty: the first extent is still to be made.
+            return Mark(0, 0, 0, 0, 0, 0, 0, is_closed=True), None
+        extent = open_extent(self.disk, self.folder, bases[-1], write=write)
+        salt, base, _ = extent.head
+        turn = known.turn if known is not None else 0
+        tail, newest_us, is_closed = extent.start, 0, False
+        if known is not None and (known.salt, known.base) == (salt, base):
+            tail, newest_us, is_closed = known.tail, known.newest_us, known.is_closed
+        synced = tail.end
+        for frame in extent.whole_from(tail):
+            tail = frames.behind(salt, frame)
+            newest_us = max(newest_us, frame.time_us)
+            is_closed = frame.kind == END
+        mark = Mark(turn, salt, base, tail.end, tail.number, tail.checksum, newest_us, is_closed)
+        if is_closed:
+            return mark, extent
+        rest = extent.file.read(tail.end, frames.SEARCHED_BYTES)
+        try:
+            if extent.file.stat().size_bytes < tail.end:
+                raise frames.damage(extent.path, tail.end, "it ends before that")
+            frames.check_tail(rest, tail, synced=synced, name=extent.path)
+        except CorruptionError as error:
+            self.damage = error
+            behind = [frame.number + frame.span for frame in frames.whole_behind(rest, tail)]
+            mark = mark._replace(number=max([mark.number, *behind]), is_closed=True)
+        return mark, extent
+
+    def _read_mark(self) -> Mark | None:
+        return read_mark(self._tail())
+
+    def _tail(self) -> File:
+        if self._tail_file is None:
+            self._tail_file = self.disk.open(f"{self.folder}/{TAIL}", create=True)
+        return self._tail_file
+
+    def _lost(self) -> Mark:
+        raise frames.damage(f"{self.folder}/{TAIL}", 0, "it was written over while in use")
+
+    def _take(self, extent: Extent | None) -> None:
+        if self._extent is not None and self._extent is not extent:
+            self._extent.close()
+        self._extent = extent
+
+
+class Turn:
+    """The right to append. Entries are there when `sync` returns; if it fails, see `durable`."""
+
+    def __init__(self, journal: Journal, extent: Extent, mark: Mark) -> None:
+        """Made by `Journal.turn`."""
+        self._journal = journal
+        self._extent = extent
+        self._synced = mark
+        self._mark = mark
+
+    @property
+    def number(self) -> int:
+        """Of the next entry."""
+        return self._mark.number
+
+    @property
+    def durable(self) -> int:
+        """All entries of lower numbers are durable, whatever became of the others."""
+        return self._synced.number
+
+    @property
+    def mark(self) -> Mark:
+        """How far the journal goes, with what was appended in this turn."""
+        return self._mark
+
+    def append(self, payload: Sequence[Buffer], *, span: int = 1, time_us: int = 0) -> int:
+        """Write an entry that has this many numbers; the first of them. Not yet durable.
+
+        Raises:
+            LimitError: it does not fit into an extent.
+        """
+        size = frames.frame_bytes(sum(memoryview(part).nbytes for part in payload))
+        room = self._journal.extent_bytes - FRAMES_AT - END_BYTES
+        if size > room:
+            raise LimitError(
+                f"an entry of {size} bytes does not fit into an extent of {room}",
+                hint="append less at once, or use larger extents",
+            )
+        if self._mark.end + size + END_BYTES > self._journal.extent_bytes:
+            self._close_extent()
+        number = self._mark.number
+        self._write(payload, number, span, time_us)
+        return number
+
+    def sync(self) -> None:
+        """Make all that was appended durable, and say so."""
+        if self._mark == self._synced:
+            return
+        try:
+            self._extent.file.sync()
+        except OSError:
+            # What is on the disk is not known, and not to be found out: see above.
+            self._mark = self._synced
+            self._mark = self._synced = self._journal.publish(self._synced._replace(is_closed=True))
+            raise
+        try:
+            self._mark = self._synced = self._journal.publish(self._mark)
+        except OSError:
+            # Nobody will know of it; make sure that nobody finds it either.
+            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._synced.end)
+            raise
+
+    def _write(
+        self, payload: Sequence[Buffer], number: int, span: int, time_us: int, kind: int = 0
+    ) -> None:
+        mark = self._mark
+        parts, tail = frames.framed(
+            mark.tail,
+            payload,
+            number=number,
+            span=span,
+            kind=kind,
+            synced=self._synced.end,
+            time_us=time_us,
+        )
+        self._extent.file.write(parts, mark.end)
+        self._mark = mark._replace(
+            end=tail.end,
+            number=tail.number,
+            checksum=tail.checksum,
+            newest_us=max(mark.newest_us, time_us),
+        )
+
+    def _close_extent(self) -> None:
+        """End the extent, which is full, and begin the next."""
+        self._write([], self._mark.number, 0, self._mark.newest_us, END)
+        self._mark = self._mark._replace(is_closed=True)
+        self.sync()
+        with suppress(
+            OSError
+        ):  # So that the last frame is found at the end; else it is looked for.
+            self._journal.disk.truncate(self._extent.path, self._mark.end)
+        self._extent, self._mark = self._journal.begin_extent(self._mark)
+        self._synced = self._mark
+
+
+_journals: WeakSet[Journal] = WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: no thread is in the middle of anything, and files are opened anew."""
+    for journal in _journals:
+        journal.start_over()
+
+
+os.register_at_fork(after_in_child=_forget_all)

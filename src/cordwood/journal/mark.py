@@ -1,0 +1,80 @@
+"""How far a journal goes: a small file beside its extents, `tail`, for all processes that use it.
+
+Two slots of 72 bytes, written in turn, so that one is whole whatever happens to a write::
+
+    0   u64 how often it was written        40  u64 checksum of its last frame
+    8   u64 salt of the newest extent       48  u64 the newest time of an entry in it, microseconds
+    16  u64 its base                        56  u64 1 if no frame may follow
+    24  u64 where its last frame ends       64  u64 XXH3 of the above
+    32  u64 the number of the next entry
+
+The slot that was written last counts. It is written after every sync, and not synced itself: who
+reads it knows what is durable, and no more. After a power cut it may be old, or gone. That is why
+whoever comes first reads on from there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from cordwood.journal.frames import Tail
+from cordwood.store.api import Buffer
+from cordwood.store.disk import File
+
+_MARK = struct.Struct("<QQQQQQQQ")
+_SUM = struct.Struct("<Q")
+SLOT_BYTES = _MARK.size + _SUM.size
+READS_MAX = 100
+
+
+class Mark(NamedTuple):
+    """How far a journal goes."""
+
+    turn: int
+    """How often it was written."""
+    salt: int
+    base: int
+    end: int
+    number: int
+    checksum: int
+    newest_us: int
+    is_closed: bool = False
+    """Whether no frame may follow: the next entry begins another extent."""
+
+    @property
+    def tail(self) -> Tail:
+        """Where the next frame goes."""
+        return Tail(self.salt, self.end, self.number, self.checksum)
+
+
+def write_mark(file: File, mark: Mark) -> None:
+    """Say it, in the slot that says less."""
+    data = _MARK.pack(*mark)
+    slot = mark.turn % 2 * SLOT_BYTES
+    file.write([data + _SUM.pack(xxhash.xxh3_64_intdigest(data))], slot)
+
+
+def read_mark(file: File) -> Mark | None:
+    """What the file says, also while somebody writes it; None if it says nothing."""
+    data = b""
+    for _ in range(READS_MAX):
+        before, data = data, bytes(file.read(0, 2 * SLOT_BYTES))
+        found = [_decoded(data[:SLOT_BYTES]), _decoded(data[SLOT_BYTES:])]
+        # Of two that are whole the newer one; of one that is being written, not yet the older.
+        if all(found) or data == before:
+            return max((mark for mark in found if mark is not None), default=None)
+    return None
+
+
+def _decoded(data: Buffer) -> Mark | None:
+    read = bytes(data)
+    if len(read) < SLOT_BYTES:
+        return None
+    (expected,) = _SUM.unpack_from(read, _MARK.size)
+    if xxhash.xxh3_64_intdigest(read[: _MARK.size]) != expected:
+        return None
+    *numbers, is_closed = _MARK.unpack_from(read)
+    return Mark(*numbers)._replace(is_closed=bool(is_closed))

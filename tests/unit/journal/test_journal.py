@@ -1,0 +1,234 @@
+"""A journal: what was acknowledged is there, through power cuts, failures, damage and rivals."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from cordwood.base.clock import SYSTEM_CLOCK, SeededEntropy
+from cordwood.base.errors import CollectedError, CorruptionError, LimitError, StoreError
+from cordwood.journal.extent import FRAMES_AT
+from cordwood.journal.journal import Journal
+from cordwood.journal.reading import Reading
+from cordwood.testing.crashdisk import CrashDisk, PowerCut
+
+FOLDER = "/j"
+SIZE = 600
+"""Of an extent: six or seven small entries fit."""
+
+
+def made(disk, *, size=SIZE, seed=1):
+    """A journal as a process has it that comes to it."""
+    return Journal(FOLDER, disk, SYSTEM_CLOCK, SeededEntropy(seed), extent_bytes=size)
+
+
+def disk_with_folder(model="posix"):
+    """A disk with an empty folder."""
+    disk = CrashDisk(model)
+    disk.mkdir(FOLDER)
+    disk.fsync_dir("/")
+    return disk
+
+
+def append(journal, *payloads):
+    """All in one turn; the number of the first."""
+    with journal.turn() as turn:
+        numbers = [turn.append([payload], time_us=5) for payload in payloads]
+        turn.sync()
+    return numbers[0]
+
+
+def read(journal, number=0):
+    """All payloads from a number on."""
+    reading, found = Reading(journal, number), []
+    while frames := reading.take(100):
+        found += [bytes(frame.payload) for frame in frames]
+    return found
+
+
+def entries(count):
+    """Payloads that differ."""
+    return [b"entry %d" % number for number in range(count)]
+
+
+def test_what_is_appended_is_read_from_any_number_on_over_many_extents():
+    """By the one who wrote it, and by one who comes later."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    for place, payload in enumerate(entries(40)):
+        assert place == append(journal, payload)
+    assert len(journal.bases()) > 4
+    for number in range(41):
+        assert entries(40)[number:] == read(journal, number)
+        assert entries(40)[number:] == read(made(disk), number)
+
+
+def test_rivals_take_turns():
+    """Each sees what the other appended, and nothing is doubled."""
+    disk = disk_with_folder()
+    one, other = made(disk, seed=1), made(disk, seed=2)
+    for place, payload in enumerate(entries(40)):
+        assert place == append((one, other)[place % 3 == 0], payload)
+    assert entries(40) == read(one) == read(other) == read(made(disk))
+
+
+def test_what_was_not_synced_is_not_seen():
+    """And the next turn takes its place."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    append(journal, b"a")
+    with journal.turn() as turn:
+        turn.append([b"never"])
+    assert [b"a"] == read(journal) == read(made(disk))[:1]
+    rival = made(disk_with_folder())
+    append(rival, b"a")
+    with rival.turn() as turn:
+        turn.append([b"never"])
+    assert 1 == append(rival, b"b")
+    assert [b"a", b"b"] == read(rival)
+
+
+def test_an_entry_larger_than_an_extent_is_refused():
+    """Before anything is written."""
+    journal = made(disk_with_folder())
+    with journal.turn() as turn, pytest.raises(LimitError, match="does not fit"):
+        turn.append([bytes(SIZE)])
+    assert 0 == append(journal, bytes(SIZE - FRAMES_AT - 120))
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
+    """Whatever came through of the rest is a beginning of it."""
+    disk = disk_with_folder(model)
+    before, journal = disk.steps, made(disk)
+    for payload in entries(14):
+        append(journal, payload)
+    for cut in range(disk.steps - before):
+        disk = disk_with_folder(model)
+        disk.cut_after(cut)
+        journal, acknowledged = made(disk), 0
+        try:
+            for payload in entries(14):
+                append(journal, payload)
+                acknowledged += 1
+        except PowerCut:
+            pass
+        found_disk = disk.power_cut(SeededEntropy(f"{seed}-{cut}"))
+        found = read(made(found_disk, seed=cut))
+        assert found == entries(len(found))
+        assert acknowledged <= len(found) <= acknowledged + 1
+        again = made(found_disk, seed=cut + 1)
+        assert len(found) == append(again, b"more")
+        assert [*found, b"more"] == read(again) == read(made(found_disk))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
+    """Who was told that it failed appends again, and nothing is doubled that was acknowledged."""
+    disk = disk_with_folder()
+    before, journal = disk.steps, made(disk)
+    for payload in entries(14):
+        append(journal, payload)
+    steps = disk.steps - before
+    for step in range(1, steps + 1):
+        disk = disk_with_folder()
+        disk.fail(step, number)
+        journal, acknowledged = made(disk), []
+        for payload in entries(14):
+            try:
+                at = append(journal, payload)
+            except StoreError:
+                at = append(journal, payload)
+            acknowledged.append((at, payload))
+        found = read(made(disk))
+        assert [found[at] for at, _ in acknowledged] == entries(14)
+        assert found == read(journal)
+
+
+def test_an_append_that_failed_is_not_there_later():
+    """Not even if its bytes came through: whoever was told may append it again."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    append(journal, b"a")
+    disk.fail(2, errno.EIO)
+    with pytest.raises(StoreError):
+        append(journal, b"b")
+    assert [b"a"] == read(journal)
+    assert 1 == append(journal, b"c")
+    assert [b"a", b"c"] == read(journal) == read(made(disk))
+
+
+def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
+    """Reading stops there; appending goes on behind it; nothing is deleted."""
+    disk = disk_with_folder()
+    journal = made(disk, size=4096)
+    for payload in entries(4):
+        append(journal, payload)
+    end, path = journal.newest().end, f"{FOLDER}/0.wal"
+    whole = bytes(disk.read(path)[1])
+    for place in range(end):
+        damaged = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
+        for tail in (True, False):
+            copy = disk_with_folder()
+            copy.write(path, damaged, 0)
+            if tail:
+                copy.write(f"{FOLDER}/tail", bytes(disk.read(f"{FOLDER}/tail")[1]), 0)
+            later = made(copy, size=4096, seed=7)
+            reading, found = Reading(later), []
+            with pytest.raises(CorruptionError, match=r"0\.wal"):
+                while frames := reading.take(1):
+                    found += [bytes(frame.payload) for frame in frames]
+                assert not tail
+                assert len(found) == 3  # The last one, with nothing to say that it was synced.
+                raise CorruptionError("0.wal")
+            assert found == entries(len(found))
+            assert damaged == bytes(copy.read(path)[1])[: len(damaged)] or place >= FRAMES_AT
+
+
+def test_after_damage_appending_goes_on_and_reading_can_skip():
+    """Behind all that is there, so that no number is used twice."""
+    disk = disk_with_folder()
+    journal = made(disk, size=4096)
+    for payload in entries(4):
+        append(journal, payload)
+    disk.overwrite(f"{FOLDER}/0.wal", b"\xff", FRAMES_AT + 100)
+    disk.unlink(f"{FOLDER}/tail")
+    later = made(disk, size=4096, seed=7)
+    assert 4 == append(later, b"new")
+    assert later.damage is not None
+    reading = Reading(later)
+    with pytest.raises(CorruptionError, match="missing"):
+        while reading.take(1):
+            pass
+    assert 4 == reading.skip()
+    assert [b"new"] == [bytes(frame.payload) for frame in reading.take()]
+
+
+def test_an_extent_that_is_gone_is_told():
+    """A reader that is too late learns where it can go on."""
+    journal = made(disk_with_folder())
+    for payload in entries(20):
+        append(journal, payload)
+    first = journal.bases()[1]
+    journal.disk.unlink(f"{FOLDER}/0.wal")
+    with pytest.raises(CollectedError, match=f"begins with {first}"):
+        read(journal, 0)
+    assert entries(20)[first:] == read(journal, first)
+
+
+def test_an_extent_put_to_another_use_under_a_reader():
+    """What it still gives is right, and then it says that the rest is gone."""
+    journal = made(disk_with_folder())
+    for payload in entries(12):
+        append(journal, payload)
+    reading = Reading(journal)
+    assert [b"entry 0"] == [bytes(frame.payload) for frame in reading.take(1)]
+    journal.disk.rename(f"{FOLDER}/0.wal", f"{FOLDER}/spare")
+    newest = journal.newest().base
+    while journal.newest().base == newest or journal.newest().end < 400:
+        append(journal, b"later")
+    with pytest.raises(CollectedError):
+        while reading.take(1):
+            pass
