@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from pyroaring import BitMap
 
 from cordwood.index.query import And, Not, Or, Prefix, Query, Term
-from cordwood.index.segment import Postings, View, members
+
+
+class Postings(Protocol):
+    """What the set of a term's documents is had from."""
+
+    def members(self) -> BitMap:
+        """The set of documents."""
+        ...
+
+
+class Terms(Protocol):
+    """What has terms: an open segment."""
+
+    def find(self, term: bytes) -> Postings | None:
+        """The documents of a term."""
+        ...
+
+    def find_prefix(self, prefix: bytes) -> Iterable[Postings]:
+        """The documents of each term that begins so."""
+        ...
+
+
+class View(Protocol):
+    """A segment without the documents deleted by some moment."""
+
+    @property
+    def segment(self) -> Terms:
+        """All of it."""
+        ...
+
+    @property
+    def deleted(self) -> BitMap:
+        """What is not to be found."""
+        ...
+
+    @property
+    def everything(self) -> BitMap:
+        """All its documents."""
+        ...
+
 
 Known = Mapping[Term, Postings | None]
 
@@ -25,9 +65,9 @@ def _found(view: View, query: Query, known: Known) -> BitMap:
     """The same, perhaps with documents that were deleted."""
     if isinstance(query, Term):
         postings = known[query] if query in known else view.segment.find(query.term)
-        return BitMap() if postings is None else members(postings)
+        return BitMap() if postings is None else postings.members()
     if isinstance(query, Prefix):
-        return BitMap().union(*map(members, view.segment.find_prefix(query.prefix)))
+        return BitMap().union(*(one.members() for one in view.segment.find_prefix(query.prefix)))
     if isinstance(query, Or):
         return BitMap().union(*(_found(view, part, known) for part in query.parts))
     if isinstance(query, Not):

@@ -32,18 +32,12 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from cordwood.index.sets import LONG, NO_FREQUENCIES, SHORT_MAX
+
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
-SHORT_MAX = 63
-"""The most documents of a short record."""
-
-SHORT_BYTES_MAX = 1 + SHORT_MAX * 10
-"""No short record is longer."""
-
-LONG = struct.Struct("<IIIBBH")
-NO_FREQUENCIES = 255
 _BOUND = struct.Struct("<II")
 
 _ALL, _EACH = 32_768, 64
@@ -257,42 +251,6 @@ def _bounds(
     return [rows[rows[:, 0] > 0] for rows in pairs.reshape(-1, _CLASS_COUNT, 2)]
 
 
-class Short(NamedTuple):
-    """A list of few documents, decoded."""
-
-    docs: list[int]
-    tfs: list[int]
-    """Empty where frequencies are not kept."""
-
-
-def read_short(data: memoryview, *, frequencies: bool) -> Short:
-    """Decode the short record that `data` begins with."""
-    count = data[0]
-    numbers = []
-    place = 1
-    for _ in range(2 * count if frequencies else count):
-        byte = data[place]
-        place += 1
-        if byte < 0x80:
-            numbers.append(byte)
-            continue
-        number, shift = byte & 0x7F, 7
-        while True:
-            byte = data[place]
-            place += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        numbers.append(number)
-    docs = []
-    doc = 0
-    for gap in numbers[:count]:
-        doc += gap
-        docs.append(doc)
-    return Short(docs, [more + 1 for more in numbers[count:]])
-
-
 def read_shorts(data: memoryview, starts: I64, limits: I64, *, frequencies: bool) -> Lists:
     """Decode short records that lie in `data` between `starts` and `limits`, rising.
 
@@ -383,10 +341,3 @@ class Long:
             hits = np.flatnonzero(odd[0][at] == places)
             more[hits] = odd[1][at[hits]]
         return more + np.uint32(1)
-
-
-def long_bytes(head: tuple[int, ...]) -> int:
-    """How many bytes follow the fields of a long record."""
-    count, set_bytes, exceptions, width, bounds, _ = head
-    packed = 0 if width == NO_FREQUENCIES else -(-count * width // 8)
-    return 8 * bounds + 8 * exceptions + packed + set_bytes

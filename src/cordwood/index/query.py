@@ -21,49 +21,121 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from cordwood.base.errors import InvalidInputError, LimitError
-from cordwood.index.tokens import Tokenizer, terms_of
+
+if TYPE_CHECKING:
+    from cordwood.index.tokens import Tokenizer
 
 DEPTH_MAX = 200
 """How deep parentheses nest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class _Node:
+    """A part of a query, which is what it holds: a frozen dataclass in all but name.
+
+    What makes dataclasses takes as long to load as a search through a source tree takes to answer.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: object) -> None:
+        self._held = held
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._held == self._held
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._held))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._held!r})"
+
+
+class Term(_Node):
     """Documents that have this term."""
 
-    term: bytes
+    __slots__ = ()
+    __match_args__ = ("term",)
+    _held: bytes
+
+    def __init__(self, term: bytes) -> None:
+        """The term as the index has it."""
+        super().__init__(term)
+
+    @property
+    def term(self) -> bytes:
+        """The term."""
+        return self._held
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(_Node):
     """Documents that have a term that begins so."""
 
-    prefix: bytes
+    __slots__ = ()
+    __match_args__ = ("prefix",)
+    _held: bytes
+
+    def __init__(self, prefix: bytes) -> None:
+        """How the terms begin."""
+        super().__init__(prefix)
+
+    @property
+    def prefix(self) -> bytes:
+        """How the terms begin."""
+        return self._held
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(_Node):
     """Documents that all of these find; of none, all documents there are."""
 
-    parts: tuple[Query, ...]
+    __slots__ = ()
+    __match_args__ = ("parts",)
+    _held: tuple[Query, ...]
+
+    def __init__(self, parts: tuple[Query, ...]) -> None:
+        """Its parts, in any order."""
+        super().__init__(parts)
+
+    @property
+    def parts(self) -> tuple[Query, ...]:
+        """What has to find a document, each of them."""
+        return self._held
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Node):
     """Documents that any of these finds; of none, no document."""
 
-    parts: tuple[Query, ...]
+    __slots__ = ()
+    __match_args__ = ("parts",)
+    _held: tuple[Query, ...]
+
+    def __init__(self, parts: tuple[Query, ...]) -> None:
+        """Its parts, in any order."""
+        super().__init__(parts)
+
+    @property
+    def parts(self) -> tuple[Query, ...]:
+        """What has to find a document, one of them."""
+        return self._held
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(_Node):
     """Documents that this does not find."""
 
-    part: Query
+    __slots__ = ()
+    __match_args__ = ("part",)
+    _held: Query
+
+    def __init__(self, part: Query) -> None:
+        """What must not find a document."""
+        super().__init__(part)
+
+    @property
+    def part(self) -> Query:
+        """What must not find a document."""
+        return self._held
 
 
 Query = Term | Prefix | And | Or | Not
@@ -71,8 +143,7 @@ Query = Term | Prefix | And | Or | Not
 _PIECE = re.compile(r'\s+|([()])|"((?:[^"\\]|\\.)*)"(\*?)|("?[^\s()"]+)|(")', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     kind: str
     """`(`, `)`, AND, OR, NOT, `text` or `prefix`."""
     text: str
@@ -197,6 +268,9 @@ class _Parser:
         return self._words(piece)
 
     def _words(self, piece: _Piece) -> Query:
+        # Who hands in a tree of terms does not wait for what cuts texts.
+        from cordwood.index.tokens import terms_of  # noqa: PLC0415
+
         terms = terms_of(self._cutter, piece.text)
         if piece.kind == "prefix" and terms:
             if self._cutter.name not in {"words", "whitespace"}:

@@ -17,14 +17,17 @@ is first asked for, and no byte is handed out unchecked.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgspec
 import xxhash
 
 from cordwood.base.errors import CorruptionError, UnsupportedError
+
+FORMAT = 1
+"""Of what the sections of a segment hold."""
 
 MAGIC = b"CWSEG\x01\r\n"
 BLOCK = 65_536
@@ -86,7 +89,9 @@ class SectionWriter:
         if self._place % BLOCK:
             self._sums.append(self._block.intdigest())
         sums = struct.pack(f"<{len(self._sums)}Q", *self._sums)
-        directory = msgspec.json.encode({**facts, "sections": self._sections})
+        directory = json.dumps(
+            {**facts, "sections": self._sections}, ensure_ascii=False, separators=(",", ":")
+        ).encode()
         starts = (self._place, self._place + len(sums))
         length = starts[1] + len(directory) + _TRAILER.size
         end = sums + directory + struct.pack("<QQQ", *starts, length)
@@ -109,10 +114,10 @@ class Sections:
         self._sums, directory = self._end()
         self._checked = bytearray(len(self._sums))
         try:
-            parsed = msgspec.json.decode(directory, type=dict[str, Any])
+            parsed: dict[str, Any] = json.loads(directory)
             where: dict[str, list[int]] = parsed.pop("sections")
             self._where = {key: (start, length) for key, (start, length) in where.items()}
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnsupportedError(
                 f"segment {name} has a directory that this version cannot read: {error}",
                 hint="it was written by something newer: update cordwood",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import ducer
 import numpy as np
@@ -16,26 +16,17 @@ from pyroaring import BitMap
 
 from cordwood.base.errors import CorruptionError, UnsupportedError
 from cordwood.index.ids import Ids
-from cordwood.index.postings import (
+from cordwood.index.postings import Lists, Long, read_shorts
+from cordwood.index.sections import FORMAT, Sections
+from cordwood.index.sets import (
     LONG,
     SHORT_BYTES_MAX,
-    Lists,
-    Long,
     Short,
+    Single,
     long_bytes,
     read_short,
-    read_shorts,
+    read_single,
 )
-from cordwood.index.sections import Sections
-from cordwood.index.write import FORMAT
-
-
-class Single(NamedTuple):
-    """A term of one document."""
-
-    doc: int
-    tf: int
-
 
 Postings = Single | Short | Long
 
@@ -93,8 +84,9 @@ class Segment:
 
     def open(self, value: int) -> Postings:
         """The posting list that a value of the dictionary leads to."""
-        if value & 1:
-            return Single(value >> 32, ((value >> 1) & 0x7FFFFFFF) + 1)
+        single = read_single(value)
+        if single is not None:
+            return single
         place = value >> 2
         if not value & 2:
             data = self._sections.part("postings", place, SHORT_BYTES_MAX)
@@ -180,15 +172,6 @@ def listed(postings: Postings) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         tfs = np.array(postings.tfs or [1] * len(docs), np.uint32)
         return docs, tfs
     return postings.docs(), postings.tfs()
-
-
-def members(postings: Postings) -> BitMap:
-    """The set of documents."""
-    if isinstance(postings, Single):
-        return BitMap((postings.doc,))
-    if isinstance(postings, Short):
-        return BitMap(postings.docs)
-    return postings.members()
 
 
 class View:

@@ -24,9 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cordwood.index import postings
-from cordwood.index.sections import SectionWriter, Sink
-
-FORMAT = 1
+from cordwood.index.sections import FORMAT, SectionWriter, Sink
 
 ID_SAMPLE = 16
 """Every so many ids are kept in full beside an FST of ids."""
