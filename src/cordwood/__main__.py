@@ -1,5 +1,5 @@
 """`python -m cordwood` is the command `cordwood`."""
 
-from cordwood.cli.main import main
+from cordwood.cli.start import main
 
 main()

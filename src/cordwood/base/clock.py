@@ -7,11 +7,12 @@ Waiting goes through asyncio, whose loop a simulation replaces as well.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    pass
 
 
 class Clock(Protocol):
@@ -59,6 +60,8 @@ class SystemEntropy:
 
     def uniform(self) -> float:
         """Jitter needs no secrecy."""
+        import random  # noqa: PLC0415 - who waits for nobody does not wait for it to load
+
         return random.random()
 
 
@@ -75,6 +78,9 @@ class LoopClock:
 
     def monotonic_s(self) -> float:
         """Loop time."""
+        # Who waits for no loop does not wait for this to load either.
+        import asyncio  # noqa: PLC0415
+
         return asyncio.get_running_loop().time()
 
 
@@ -83,6 +89,8 @@ class SeededEntropy:
 
     def __init__(self, seed: int | str) -> None:
         """Equal seeds give equal sequences."""
+        import random  # noqa: PLC0415
+
         self._random = random.Random(seed)
 
     def token(self) -> str:

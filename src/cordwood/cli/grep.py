@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.cli.found import NOT_FOUND, WRONG, Found
 from cordwood.cli.output import byte_progress, command, fail, print_json, text_of
-from cordwood.index.lines import Finder, Line
+from cordwood.index.lines import Finder
 from cordwood.index.sources import Looked, Sources
-
-NOT_FOUND, WRONG = 1, 2
-"""Exit codes, as grep has them: nothing matched; something was wrong."""
 
 
 @click.command()
@@ -108,19 +104,18 @@ class _Run:
         except CordwoodError as error:
             self._warn_of(error)
             candidates = names
-        found = 0
-        output = _Output(finder, self._options)
-        for name in candidates:
-            found += output.show(self._sources.shown(name), self._sources.lines(finder, name))
-        output.flush()
-        if looked.is_worth_updating and not self._options["no_index"]:
+        has_found = Found(finder, self._options).show_all(self._sources, candidates)
+        if looked.known is not None:
             try:
-                self._update(names, quiet=True)
+                if looked.is_worth_updating:
+                    self._update(names, quiet=True)
+                else:
+                    self._sources.count()
             except CordwoodError as error:
                 self._warn(f"the index was not brought up to date: {error.message}")
         if self._faults:
             return WRONG
-        return 0 if found else NOT_FOUND
+        return 0 if has_found else NOT_FOUND
 
     def _look(self, names: list[bytes]) -> Looked:
         """The tree beside its index; without one, or with one that is of no use, all of it."""
@@ -172,64 +167,3 @@ class _Run:
 
     def _warn(self, text: str) -> None:
         click.echo(f"cordwood: {text}", err=True)
-
-
-class _Output:
-    """Prints what was found."""
-
-    def __init__(self, finder: Finder, options: dict[str, Any]) -> None:
-        self._finder = finder
-        self._as_json: bool = options["as_json"]
-        self._files: bool = options["files"]
-        self._count: bool = options["count"]
-        self._numbers: bool = options["numbers"]
-        self._stream: BinaryIO = sys.stdout.buffer
-        color: str = options["color"]
-        self._color = color == "always" or (color == "auto" and self._stream.isatty())
-
-    def show(self, path: bytes, lines: Iterator[Line]) -> bool:
-        """Print a file's lines, or what is wanted of them; whether there are any."""
-        first = next(lines, None)
-        if first is None:
-            return False
-        if self._files:
-            self._put(path, {}, None, "")
-        elif self._count:
-            number = 1 + sum(1 for _ in lines)
-            self._put(path, {"count": number}, number, "")
-        else:
-            self._line(path, first)
-            for line in lines:
-                self._line(path, line)
-        return True
-
-    def flush(self) -> None:
-        """Nothing is left in our hands."""
-        self._stream.flush()
-
-    def _line(self, path: bytes, line: Line) -> None:
-        if self._as_json:
-            text = line.text.encode("utf-8", "surrogateescape")
-            self._put(path, {"line": line.number, "text": text_of(text)}, None, "")
-        else:
-            shown = self._highlighted(line.text) if self._color else line.text
-            self._put(path, {}, line.number if self._numbers else None, f":{shown}")
-
-    def _put(self, path: bytes, facts: dict[str, Any], number: int | None, rest: str) -> None:
-        if self._as_json:
-            named: dict[str, Any] = {"path": text_of(path)}
-            if named["path"].encode() != path:
-                named["path_base64"] = base64.b64encode(path).decode()
-            print_json(named | facts)
-            return
-        shown = path.decode("utf-8", "surrogateescape")
-        parts = [click.style(shown, fg="magenta") if self._color else shown]
-        if number is not None:
-            parts.append(click.style(str(number), fg="green") if self._color else str(number))
-        line = ":".join(parts) + rest + "\n"
-        self._stream.write(line.encode("utf-8", "surrogateescape"))
-
-    def _highlighted(self, text: str) -> str:
-        return self._finder.expression.sub(
-            lambda found: click.style(found[0], fg="red", bold=True) if found[0] else "", text
-        )

@@ -140,7 +140,7 @@ class Not(_Node):
 
 Query = Term | Prefix | And | Or | Not
 
-_PIECE = re.compile(r'\s+|([()])|"((?:[^"\\]|\\.)*)"(\*?)|("?[^\s()"]+)|(")', re.DOTALL)
+_PIECE = r'(?s)\s+|([()])|"((?:[^"\\]|\\.)*)"(\*?)|("?[^\s()"]+)|(")'
 
 
 class _Piece(NamedTuple):
@@ -186,7 +186,7 @@ class _Parser:
         return query
 
     def _cut(self) -> Iterator[_Piece]:
-        for found in _PIECE.finditer(self._text):
+        for found in re.finditer(_PIECE, self._text):
             place = found.start()
             if found[1]:
                 yield _Piece(found[1], found[1], place)

@@ -17,24 +17,21 @@ it was. What is not in the index, whyever, is searched all the same: it costs ti
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
-from cordwood.index.engine import Engine, Writing
-from cordwood.index.folder import LEDGER, Folder
+from cordwood.index import census
+from cordwood.index.glance import Glance
 from cordwood.index.lines import Finder, Line, is_gone, read_blocks
 from cordwood.index.regex import ANYTHING
-from cordwood.index.snapshot import Snapshot
 from cordwood.index.walk import (
     INDEX_NAME,
     Tell,
+    Tree,
     is_in_repository,
     is_settled,
     name_of,
@@ -42,6 +39,13 @@ from cordwood.index.walk import (
     size_of,
     walk,
 )
+
+if TYPE_CHECKING:
+    from cordwood.index.engine import Engine, Writing
+    from cordwood.index.snapshot import Snapshot
+
+# What builds and opens an index as a whole is loaded when it is needed: a search that gets along
+# with a glance does not wait for it.
 
 MARK = "grep"
 """Which state of the tree the index is of; there from the first whole build on."""
@@ -96,11 +100,14 @@ class Looked(NamedTuple):
     @property
     def is_worth_updating(self) -> bool:
         """Whether bringing the index up to date is cheap, and pays."""
-        if self.known is None:
-            return False
-        size_bytes = sum(map(size_of, self.changed))
-        is_much = size_bytes >= UPDATE_BYTES or len(self.changed) + self.gone >= UPDATE_FILES
-        return is_much and size_bytes <= UPDATE_BYTES_MAX
+        return self.known is not None and is_much(self.changed, self.gone)
+
+
+def is_much(changed: Sequence[bytes], gone: int) -> bool:
+    """Whether so many files have changed since that an update pays, and is quick all the same."""
+    size_bytes = sum(map(size_of, changed))
+    pays = size_bytes >= UPDATE_BYTES or len(changed) + gone >= UPDATE_FILES
+    return pays and size_bytes <= UPDATE_BYTES_MAX
 
 
 class Sources:
@@ -133,14 +140,20 @@ class Sources:
         self._tell = tell
         self._clock = clock
         self._entropy = entropy
-        self._engine = self._new_engine()
+        self._tree = Tree([], [], [])
+        self._began_us = 0
 
-    def _new_engine(self) -> Engine:
+    @cached_property
+    def _engine(self) -> Engine:
+        from cordwood.index.engine import Engine  # noqa: PLC0415
+        from cordwood.index.folder import Folder  # noqa: PLC0415
+
         return Engine(Folder(self.place, clock=self._clock, entropy=self._entropy))
 
     def close(self) -> None:
         """Let go of the index."""
-        self._engine.close()
+        if "_engine" in self.__dict__:
+            self._engine.close()
 
     @cached_property
     def is_file(self) -> bool:
@@ -162,9 +175,59 @@ class Sources:
             self.root, path = os.path.split(os.path.realpath(self._given))
             name = name_of(self.root, path)
             return [] if name is None else [name]
-        without = os.path.realpath(os.fsencode(self.place))
-        ignore = self._ignore and is_in_repository(self.root)
-        return walk(self.root, self._tell, ignore=ignore, without=without)
+        self._began_us = self._clock.now_us()
+        self._tree = walk(self.root, self._tell, ignore=self._ignores, without=self._without)
+        return self._tree.names
+
+    @property
+    def _ignores(self) -> bool:
+        return self._ignore and is_in_repository(self.root)
+
+    @property
+    def _without(self) -> bytes:
+        return os.path.realpath(os.fsencode(self.place))
+
+    def glance(self, finder: Finder, *, helped: bool = False) -> Glance | None:
+        """Compare the files with the index by the last census; None if there is none that holds.
+
+        It finds what `names`, `look` and `candidates` find, in a fraction of the time. With
+        `helped` a second process takes a part in it, which is for who has no other thread.
+
+        Raises:
+            CorruptionError: the index is damaged.
+            OSError: it, or the tree, cannot be read.
+        """
+        if self.is_file or finder.plan.query == ANYTHING:
+            return None
+        ignore = self._ignores
+        counted = census.opened(self.place, self.root, ignore=ignore)
+        if counted is None:
+            return None
+        glance = Glance(counted, self.place, self.root, self._tell)
+        holds = glance.look(finder, ignore=ignore, without=self._without, helped=helped)
+        return glance if holds else None
+
+    def count(self) -> None:
+        """Take a census of the files that `names` found last and the index, if there is none.
+
+        What it is good for is speed: where it cannot be written, nothing is.
+        """
+        snapshot = None if self.is_file else self._snapshot()
+        if snapshot is None or MARK not in snapshot.marks:
+            return
+        ignore = self._ignores
+        if census.opened(self.place, self.root, ignore=ignore) is not None:
+            return
+        from cordwood.index.take import taken  # noqa: PLC0415
+
+        with suppress(OSError):
+            root = os.fsdecode(os.path.realpath(self.root))
+            about = census.About(root, ignore, census.ledger_of(self.place))
+            # The ledger may have been another when the snapshot was opened: not after this.
+            views = self._engine.newest().views
+            if census.ledger_of(self.place) == about.ledger:
+                data = taken(about, self._tree, views, self._began_us)
+                census.put(self.place, data, self._entropy.token())
 
     def look(self, names: list[bytes]) -> Looked:
         """Compare the files with the index.
@@ -223,10 +286,12 @@ class Sources:
         """
         if self.is_file:
             raise InvalidInputError(f"{os.fsdecode(self._given)} is a file: folders have an index")
-        with suppress(AlreadyExistsError):
-            self._create()
+        from cordwood.index.engine import Writing  # noqa: PLC0415
+
+        is_new = self._create()
         looked = self.look(names)
         if looked.known is not None and not looked.changed and not looked.gone:
+            self.count()
             return Updated(0, 0)
         before = None if (snapshot := self._snapshot()) is None else snapshot.marks.get(MARK)
         marks = {MARK: self._entropy.token().encode()}
@@ -242,6 +307,9 @@ class Sources:
         finally:
             writing.roll_back()
         self._tidy()
+        if is_new:
+            self.names()  # The index itself has changed its folder since.
+        self.count()
         return Updated(added, len(dropped))
 
     def remove_index(self) -> None:
@@ -250,6 +318,10 @@ class Sources:
         Raises:
             InvalidInputError: what is there is no index.
         """
+        import shutil  # noqa: PLC0415
+
+        from cordwood.index.folder import LEDGER  # noqa: PLC0415
+
         self.close()
         parent, base = os.path.split(self.place)
         if os.path.isdir(self.place):
@@ -261,13 +333,18 @@ class Sources:
             for name in os.listdir(parent):
                 if name.startswith(f"{base}.") and name.endswith(".gone"):
                     shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-        self._engine = self._new_engine()
+        self.__dict__.pop("_engine", None)
 
-    def _create(self) -> None:
-        self._engine.create("trigrams", frequencies=False, exist_ok=False)
+    def _create(self) -> bool:
+        """Make an index, if there is none; whether it was made."""
+        try:
+            self._engine.create("trigrams", frequencies=False, exist_ok=False)
+        except AlreadyExistsError:
+            return False
         # So that Git does not see it.
         with open(os.path.join(self.place, ".gitignore"), "w", encoding="ascii") as file:
             file.write("*\n")
+        return True
 
     def _snapshot(self) -> Snapshot | None:
         try:
@@ -279,6 +356,8 @@ class Sources:
         self, writing: Writing, names: Sequence[bytes], progress: Callable[[int, int], None]
     ) -> int:
         """Add files, as far as they are what their names say."""
+        import pyarrow as pa  # noqa: PLC0415
+
         total = sum(map(size_of, names))
         done = added = size = 0
         ids: list[bytes] = []

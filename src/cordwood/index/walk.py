@@ -14,10 +14,13 @@ what `.gitignore` says (ignore.py), if the tree lies in a Git repository.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from cordwood.index.ignore import Rules
+if TYPE_CHECKING:
+    from cordwood.index.ignore import Rules
 
 STAMP = struct.Struct("<qqqQ")
 
@@ -26,6 +29,7 @@ COARSE_TICK_NS = 2_000_000_000
 """How long a file system's clock may stand still; the latter where it counts whole seconds."""
 
 INDEX_NAME = ".cordwood-grep"
+RULES = b".gitignore"
 
 _LEFT_OUT = {b".git", b".hg", b".svn"}
 
@@ -33,8 +37,108 @@ Tell = Callable[[bytes, OSError], None]
 """Is told what cannot be read, and why."""
 
 
-def walk(root: bytes, tell: Tell, *, ignore: bool, without: bytes = b"") -> list[bytes]:
-    """The names of all files below a root, in the order of their paths.
+class Folder(NamedTuple):
+    """Where to look, and by which rules."""
+
+    at: bytes
+    """Its path for the operating system."""
+    within: bytes
+    """Its path from the root, with a slash at its end; empty for the root itself."""
+    rules: Rules | None
+    """Of the folders above it."""
+
+
+class Tree(NamedTuple):
+    """What was found."""
+
+    names: list[bytes]
+    """All files."""
+    folders: list[bytes]
+    """All folders, named as files are, as they were before their files were listed."""
+    rules: list[bytes]
+    """Files of rules, left out themselves or not; one that cannot be read has a stamp of zeros."""
+
+
+class Walker:
+    """Goes through the folders of a tree."""
+
+    def __init__(self, root: bytes, tell: Tell, *, ignore: bool, without: bytes = b"") -> None:
+        """See `walk`."""
+        self._root = root
+        self._tell = tell
+        self._ignore = ignore
+        self._without = without
+        self.tree = Tree([], [], [])
+        """What was found so far, in no order."""
+
+    def walk(self, folder: Folder) -> None:
+        """Find all that is below a folder."""
+        left = [folder]
+        while left:
+            left += self.list(left.pop())
+
+    def list(self, folder: Folder) -> list[Folder]:
+        """Find the files of a folder; the folders in it."""
+        try:
+            stamp = stamp_of(os.stat(folder.at))
+            with os.scandir(folder.at) as listing:
+                entries = list(listing)
+        except OSError as error:
+            self._tell(folder.at, error)
+            return []
+        self.tree.folders.append(folder.within.rstrip(b"/") + b"\0" + stamp)
+        rules, below = folder.rules, []
+        if self._ignore and any(entry.name == RULES for entry in entries):
+            rules = self._rules(folder)
+        for entry in entries:
+            name = entry.name
+            path = folder.within + name
+            try:
+                if entry.is_file(follow_symlinks=False):
+                    if rules is None or not rules.ignore(path, name, is_folder=False):
+                        stamp = stamp_of(entry.stat(follow_symlinks=False))
+                        self.tree.names.append(path + b"\0" + stamp)
+                elif (
+                    entry.is_dir(follow_symlinks=False)
+                    and not _is_left_out(entry, self._without)
+                    and (rules is None or not rules.ignore(path, name, is_folder=True))
+                ):
+                    below.append(Folder(entry.path, path + b"/", rules))
+            except FileNotFoundError:
+                continue  # It has just been deleted.
+            except OSError as error:
+                self._tell(entry.path, error)
+        return below
+
+    def at(self, path: bytes) -> Folder:
+        """A folder of the tree, by its path from the root, with the rules that are above it."""
+        folder = Folder(self._root, b"", None)
+        for name in path.split(b"/") if path else []:
+            rules = self._rules(folder) if self._ignore else None
+            folder = Folder(os.path.join(folder.at, name), folder.within + name + b"/", rules)
+        return folder
+
+    def _rules(self, folder: Folder) -> Rules | None:
+        """The rules in a folder, on top of those above it."""
+        # A tree without rules does not wait for what reads them.
+        from cordwood.index.ignore import Rules  # noqa: PLC0415
+
+        path = os.path.join(folder.at, RULES)
+        try:
+            with open(path, "rb") as file:
+                stamp = stamp_of(os.stat(file.fileno()))
+                self.tree.rules.append(folder.within + RULES + b"\0" + stamp)
+                return Rules(file.read(), len(folder.within), folder.rules)
+        except (FileNotFoundError, IsADirectoryError):
+            return folder.rules
+        except OSError as error:
+            self.tree.rules.append(folder.within + RULES + b"\0" + bytes(STAMP.size))
+            self._tell(path, error)
+            return folder.rules
+
+
+def walk(root: bytes, tell: Tell, *, ignore: bool, without: bytes = b"") -> Tree:
+    """All files below a root, each list in the order of paths.
 
     Args:
         root: where to begin.
@@ -42,40 +146,11 @@ def walk(root: bytes, tell: Tell, *, ignore: bool, without: bytes = b"") -> list
         ignore: honour `.gitignore`.
         without: a folder to leave out, as its real path.
     """
-    found: list[bytes] = []
-    left: list[tuple[bytes, bytes, Rules | None]] = [(root, b"", None)]
-    pack = STAMP.pack
-    while left:
-        folder, within, rules = left.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except OSError as error:
-            tell(folder, error)
-            continue
-        if ignore and any(entry.name == b".gitignore" for entry in entries):
-            rules = _rules(folder, within, rules, tell)
-        for entry in entries:
-            name = entry.name
-            path = within + name
-            try:
-                if entry.is_file(follow_symlinks=False):
-                    if rules is None or not rules.ignore(path, name, is_folder=False):
-                        it = entry.stat(follow_symlinks=False)
-                        stamp = pack(it.st_size, it.st_mtime_ns, it.st_ctime_ns, it.st_ino)
-                        found.append(path + b"\0" + stamp)
-                elif (
-                    entry.is_dir(follow_symlinks=False)
-                    and not _is_left_out(entry, without)
-                    and (rules is None or not rules.ignore(path, name, is_folder=True))
-                ):
-                    left.append((entry.path, path + b"/", rules))
-            except FileNotFoundError:
-                continue  # It has just been deleted.
-            except OSError as error:
-                tell(entry.path, error)
-    found.sort()
-    return found
+    walker = Walker(root, tell, ignore=ignore, without=without)
+    walker.walk(Folder(root, b"", None))
+    for found in walker.tree:
+        found.sort()
+    return walker.tree
 
 
 def _is_left_out(entry: os.DirEntry[bytes], without: bytes) -> bool:
@@ -89,18 +164,6 @@ def _is_left_out(entry: os.DirEntry[bytes], without: bytes) -> bool:
     )
 
 
-def _rules(folder: bytes, within: bytes, above: Rules | None, tell: Tell) -> Rules | None:
-    path = os.path.join(folder, b".gitignore")
-    try:
-        with open(path, "rb") as file:
-            return Rules(file.read(), len(within), above)
-    except (FileNotFoundError, IsADirectoryError):
-        return above
-    except OSError as error:
-        tell(path, error)
-        return above
-
-
 def is_in_repository(root: bytes) -> bool:
     """Whether a folder is Git's, or lies in one that is."""
     folder = os.path.realpath(root)
@@ -112,13 +175,20 @@ def is_in_repository(root: bytes) -> bool:
     return True
 
 
-def name_of(root: bytes, path: bytes) -> bytes | None:
-    """The name of one file as it is now; None if it is gone."""
+def name_of(root: bytes, path: bytes, *, kind: int | None = None) -> bytes | None:
+    """The name of one file as it is now; None if it is gone, or of another kind."""
     try:
         it = os.lstat(os.path.join(root, path))
     except OSError:
         return None
-    return path + b"\0" + STAMP.pack(it.st_size, it.st_mtime_ns, it.st_ctime_ns, it.st_ino)
+    if kind is not None and stat.S_IFMT(it.st_mode) != kind:
+        return None
+    return path + b"\0" + stamp_of(it)
+
+
+def stamp_of(it: os.stat_result) -> bytes:
+    """What changes when a file does."""
+    return STAMP.pack(it.st_size, it.st_mtime_ns, it.st_ctime_ns, it.st_ino)
 
 
 def path_of(name: bytes) -> bytes:

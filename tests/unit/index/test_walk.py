@@ -32,10 +32,10 @@ def put(root, *paths):
 def paths(root, *, ignore=True, without=b"", told=None):
     """The paths of a tree."""
     faults = [] if told is None else told
-    names = walk(
+    tree = walk(
         os.fsencode(root), lambda *fault: faults.append(fault), ignore=ignore, without=without
     )
-    return [os.fsdecode(path_of(name)) for name in names]
+    return [os.fsdecode(path_of(name)) for name in tree.names]
 
 
 def test_files_are_in_order_and_links_are_not_followed(tmp_path):
@@ -59,7 +59,7 @@ def test_names_are_any_bytes(tmp_path):
     odd = os.fsencode(tmp_path) + b"/\xff\n \xfe"
     with open(odd, "wb") as file:
         file.write(b"12345")
-    (name,) = walk(os.fsencode(tmp_path), lambda *_: None, ignore=True)
+    (name,) = walk(os.fsencode(tmp_path), lambda *_: None, ignore=True).names
     assert (path_of(name), size_of(name)) == (b"\xff\n \xfe", 5)
     assert name_of(os.fsencode(tmp_path), b"\xff\n \xfe") == name
     assert name_of(os.fsencode(tmp_path), b"gone") is None
