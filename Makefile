@@ -27,9 +27,9 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.j
 demo: setup ## Show the whole pipeline, from writers to a query, in a local directory
 	$(BIN)/cordwood demo
 
-# Groups (`xdist_group`) stay in one process: all tests that use Spark share one JVM.
+# All tests that use Spark share one process, and one JVM (tests/conftest.py).
 test: setup ## Run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
 
 check-static: format lint types layers ## Format, lint, types, layers
 
