@@ -112,7 +112,7 @@ class Journal:
             if not self._is_recovered:
                 try:
                     with self.alone():
-                        return self._current()
+                        return self._known()
                 except OSError as error:
                     if error.errno not in READ_ONLY:
                         raise
@@ -192,22 +192,22 @@ class Journal:
         return self.publish(Mark(turn, salt, base, *tail, *tail, 0))
 
     def _current(self) -> Mark:
+        """Where the next entry goes, by who is alone."""
+        mark = self._known()
+        return self.begin_extent(mark)[1] if mark.is_closed else mark
+
+    def _known(self) -> Mark:
         """How far it goes, by who is alone; the first time, whatever the tail says."""
         mark = self._read_mark()
         self.check_there()
         if not self._is_recovered:
-            mark, unsynced = self._surveyed(mark)
-            if unsynced is not None:
-                unsynced.file.sync()
-                unsynced.close()
+            mark, surveyed = self._surveyed(mark)
+            if surveyed is not None:
+                surveyed.file.sync()
+                surveyed.close()
             mark = self.publish(mark)
             self._is_recovered = True
-        if mark is None:
-            self._lost()
-        elif mark.is_closed:
-            _, mark = self.begin_extent(mark)
-        assert mark is not None
-        return mark
+        return mark or self._lost()
 
     def _surveyed(self, known: Mark | None, *, write: bool = True) -> tuple[Mark, Extent | None]:
         """How far it goes by its newest extent, whatever the tail says; and that extent."""
