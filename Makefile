@@ -53,8 +53,9 @@ quick: setup
 sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
 	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
 
-crash: setup ## Kill writers (KILLS times, 200), Spark queries and jobs: nothing is lost or doubled
+crash: setup ## Kill writers (KILLS times, 200), producers, Spark queries and jobs: nothing is lost
 	$(BIN)/python tools/kill.py --kills $(KILLS)
+	$(BIN)/python tools/kill_topic.py
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
 
