@@ -27,9 +27,9 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.j
 demo: setup ## Show the whole pipeline, from writers to a query, in a local directory
 	$(BIN)/cordwood demo
 
-# Groups (`xdist_group`) stay in one process: all tests that use Spark share one JVM.
+# All tests that use Spark share one process, and one JVM (tests/conftest.py).
 test: setup ## Run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
 
 check-static: format lint types layers ## Format, lint, types, layers
 
@@ -53,8 +53,9 @@ quick: setup
 sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
 	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
 
-crash: setup ## Kill writers (KILLS times, 200), Spark queries and jobs: nothing is lost or doubled
+crash: setup ## Kill writers (KILLS times, 200), producers, Spark queries and jobs: nothing is lost
 	$(BIN)/python tools/kill.py --kills $(KILLS)
+	$(BIN)/python tools/kill_topic.py
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from cordwood.spark import missing, session
 from cordwood.testing.servers import azure_server, azurite_missing, s3_server
@@ -34,6 +35,19 @@ def pytest_runtest_makereport(item, call):
     if report.skipped and is_counted and item.config.getoption("--fail-on-skip"):
         report.outcome = "failed"
         report.longrepr = f"skipped, and --fail-on-skip was given: {report.longrepr}"
+
+
+class OneForSpark(LoadScopeScheduling):
+    """Tests are dealt out one by one, but all that use Spark go to one process: one JVM does."""
+
+    def _split_scope(self, nodeid):
+        uses_spark = nodeid.startswith("tests/spark/") or nodeid.endswith("/spark.md]")
+        return "spark" if uses_spark else nodeid
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """For `--dist loadscope`, the scheduler above."""
+    return OneForSpark(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,6 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELLIPSIS = "…"
 COMMAND_S_MAX = 120.0
 
-ON_SPARK = (pytest.mark.spark, pytest.mark.xdist_group("spark"))
-"""What a document that uses Spark needs: a JRE, and the process of all tests that do."""
-
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*) *$")
 
 
@@ -160,7 +157,10 @@ def directory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(path, marks=ON_SPARK if path.stem == "spark" else ()) for path in DOCUMENTS],
+    [
+        pytest.param(path, marks=pytest.mark.spark if path.stem == "spark" else ())
+        for path in DOCUMENTS
+    ],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_document_runs(document, directory, request):

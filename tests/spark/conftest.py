@@ -12,13 +12,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_itemcollected(item):
-    """Every test here needs a JRE, and all of them run in one process: one JVM is enough.
-
-    Marked while they are collected: later, the tests have been dealt out to processes already.
-    """
+    """Every test here needs a JRE."""
     if item.path.is_relative_to(HERE):
         item.add_marker(pytest.mark.spark)
-        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ COMMANDS = (
     "spark",
     "store",
     "table",
+    "topic",
 )
 """Each is in the module of its name."""
 

@@ -1,0 +1,170 @@
+"""Records of topics on the command line: lines, JSON lines or Parquet, in and out."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cordwood.base.errors import InvalidInputError
+from cordwood.log.records import HEADERS_TYPE
+from cordwood.topics.batch import SCHEMA
+from cordwood.topics.batch import iter_topic_records as records_of
+
+BLOCK_LINES = 10_000
+BLOCK_BYTES = 4 << 20
+
+_COLUMNS = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "headers": HEADERS_TYPE,
+    "timestamp_us": pa.int64(),
+    "partition": pa.int64(),
+}
+_FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64"})
+
+
+class Block(msgspec.Struct):
+    """Records that are sent together, and the last line of the input that they are of."""
+
+    table: pa.Table
+    last_line: int
+
+
+def blocks_of(file: IO[bytes], form: str, separator: str | None) -> Iterator[Block]:
+    """The records of a file, as many at once as are there: a line waits for no other."""
+    if form == "parquet":
+        yield from _of_parquet(file)
+        return
+    rows: list[dict[str, Any]] = []
+    size, number = 0, 0
+    for number, raw in enumerate(iter(file.readline, b""), 1):
+        line = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if form == "jsonl" and not line:
+            continue
+        rows.append(_of_json(line, number) if form == "jsonl" else _of_line(line, separator))
+        size += len(line)
+        if len(rows) == BLOCK_LINES or size >= BLOCK_BYTES or not _has_more(file):
+            yield Block(_table(rows), number)
+            rows, size = [], 0
+    if rows:
+        yield Block(_table(rows), number)
+
+
+def print_batch(
+    partition: int, batch: pa.RecordBatch, separator: str | None, *, as_json: bool
+) -> None:
+    """Records for people, or for programs: a line each."""
+    lines = []
+    for record in records_of(partition, batch):
+        if as_json:
+            lines.append(json.dumps(_object(record._asdict()), ensure_ascii=False).encode())
+            continue
+        value = b"" if record.value is None else record.value
+        key = (record.key or b"") + separator.encode() if separator is not None else b""
+        lines.append(key + value)
+    click.echo(b"\n".join(lines))
+
+
+class ParquetFile:
+    """Records as a Parquet file, whole when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        """A new file."""
+        self._schema = SCHEMA.insert(0, pa.field("partition", pa.int32(), False))
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        """Some records of a partition."""
+        numbers = pa.array([partition] * batch.num_rows, pa.int32())
+        columns = [numbers, *batch.columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish it."""
+        self._writer.close()
+
+
+def _of_parquet(file: IO[bytes]) -> Iterator[Block]:
+    try:
+        source = pq.ParquetFile(file if file.seekable() else pa.BufferReader(file.read()))
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInputError(f"this is no Parquet file: {error}") from error
+    names = [name for name in source.schema_arrow.names if name in _COLUMNS]
+    done = 0
+    for batch in source.iter_batches(BLOCK_LINES, columns=names):
+        done += batch.num_rows
+        yield Block(pa.Table.from_batches([batch]), done)
+
+
+def _of_line(line: bytes, separator: str | None) -> dict[str, Any]:
+    if separator is None:
+        return {"value": line}
+    key, found, value = line.partition(separator.encode())
+    return {"key": key, "value": value} if found else {"value": line}
+
+
+def _of_json(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(line)
+        if not isinstance(found, dict) or not set(found) <= _FIELDS:
+            raise InvalidInputError(f"it is an object with some of {', '.join(sorted(_FIELDS))}")
+        row: dict[str, Any] = {}
+        for name in ("value", "key"):
+            if found.get(name) is not None:
+                row[name] = _bytes(found[name])
+            elif found.get(f"{name}_base64") is not None:
+                row[name] = b64decode(found[f"{name}_base64"], validate=True)
+        if found.get("headers"):
+            row["headers"] = [(name, _bytes(value)) for name, value in found["headers"].items()]
+        for name in ("timestamp_us", "partition"):
+            if found.get(name) is not None:
+                row[name] = int(found[name])
+    except (ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
+        raise InvalidInputError(
+            f"line {number} is no record: {error}",
+            hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '
+            'go into "value_base64" and "key_base64"',
+        ) from error
+    return row
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """The columns that some row has."""
+    present = [name for name in _COLUMNS if name == "value" or any(name in row for row in rows)]
+    if "timestamp_us" in present and not all("timestamp_us" in row for row in rows):
+        raise InvalidInputError("some of these records have a timestamp_us, and some have none")
+    return pa.table(
+        {name: pa.array([row.get(name) for row in rows], _COLUMNS[name]) for name in present}
+    )
+
+
+def _has_more(file: IO[bytes]) -> bool:
+    """Whether another line is there already."""
+    peek = getattr(file, "peek", None)
+    return bool(peek and b"\n" in peek(1)) if file.isatty() or not file.seekable() else True
+
+
+def _object(row: dict[str, Any]) -> dict[str, Any]:
+    """A record as JSON: text where it is text."""
+    for name in ("key", "value"):
+        data = row.pop(name)
+        try:
+            row[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            row[f"{name}_base64"] = b64encode(data).decode()
+    row["headers"] = {
+        name: value.decode("utf-8", "backslashreplace") for name, value in row["headers"].items()
+    }
+    return row

@@ -1,0 +1,261 @@
+"""`cordwood topic`: records by namespace and topic, for producers and groups of consumers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+
+from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.cli.output import command, console, fail, print_json
+from cordwood.cli.questions import say
+from cordwood.cli.records import ParquetFile, blocks_of, print_batch
+from cordwood.journal.journal import EXTENT_BYTES
+from cordwood.sync.topics import Topics
+from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S
+
+
+@click.group()
+def topic() -> None:
+    """Work with topics.
+
+    PLACE is the directory that they are in. TOPIC is a namespace, a slash and a name: shop/clicks.
+    """
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.option("--partitions", default=1, show_default=True, help="Ordered parts, for good.")
+@click.option("--compaction", is_flag=True, help="Keep only the last record of each key.")
+@click.option("--property", "properties", multiple=True, help="name=value; may be repeated.")
+@click.option("--retention-s", default=RETENTION_S, show_default=True, help="0: for ever.")
+@click.option("--retention-bytes", type=int, help="How much of each partition is kept.")
+@click.option("--ack", type=click.Choice(["journal", "flush", "store"]), default="journal")
+@click.option("--flush-period-s", default=FLUSH_PERIOD_S, show_default=True, help="With flush.")
+@click.option("--extent-bytes", default=EXTENT_BYTES, show_default=True, help="Size of its files.")
+@click.option("--tombstone-s", default=TOMBSTONE_S, show_default=True, help="With compaction.")
+@click.option("--exist-ok", is_flag=True, help="It may be there already.")
+@command
+def create(
+    place: str,
+    topic: str,
+    *,
+    properties: tuple[str, ...],
+    retention_s: float,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Make a topic."""
+    pairs = [one.partition("=") for one in properties]
+    if wrong := [name for name, found, _ in pairs if not found]:
+        raise InvalidInputError(f"property {wrong[0]!r} has no value", hint="write name=value")
+    with Topics(place) as topics:
+        topics.create(
+            *_names(topic),
+            properties={name: value for name, _, value in pairs},
+            retention_s=retention_s or None,
+            **how,
+        )
+    say({"created": topic}, f"created {topic}", as_json=as_json)
+
+
+@topic.command("list")
+@click.argument("place")
+@click.argument("namespace", required=False)
+@command
+def list_topics(place: str, namespace: str | None, *, as_json: bool) -> None:
+    """List all topics, or those of a NAMESPACE."""
+    with Topics(place) as topics:
+        for space, name in topics.list(namespace):
+            if as_json:
+                print_json({"namespace": space, "topic": name})
+            else:
+                click.echo(f"{space}/{name}")
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@command
+def describe(place: str, topic: str, *, as_json: bool) -> None:
+    """Say what a topic is, and what it holds."""
+    with Topics(place) as topics:
+        state = topics.describe(*_names(topic))
+    if as_json:
+        print_json(msgspec.to_builtins(state))
+        return
+    from rich.table import Table  # noqa: PLC0415
+
+    config, screen = state.config, console()
+    kind = "compaction topic" if config.compaction else "topic"
+    screen.print(f"[bold]{topic}[/]  {kind}, acknowledged by {config.ack}")
+    screen.print(f"ids {state.namespace_id} / {state.topic_id}")
+    for name, value in config.properties.items():
+        screen.print(f"{name} = {value}")
+    table = Table("partition", "oldest", "next", "records", "properties")
+    for one in state.partitions:
+        attached = ", ".join(f"{name} = {value}" for name, value in one.properties.items())
+        numbers = [f"{n:,}" for n in (one.partition, one.oldest, one.next, one.next - one.oldest)]
+        table.add_row(*numbers, attached)
+    screen.print(table)
+    if state.groups:
+        screen.print(f"groups: {', '.join(state.groups)}")
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["lines", "jsonl", "parquet"]),
+    default="lines",
+    show_default=True,
+    help="A record per line, per line of JSON, or per row.",
+)
+@click.option("--separator", help="With lines: what is before it is the key.")
+@command
+def produce(
+    place: str, topic: str, file: IO[bytes], *, form: str, separator: str | None, as_json: bool
+) -> None:
+    """Send the records of FILE (or standard input) to a topic.
+
+    JSON: {"value": "…", "key": "…", "headers": {…}, "timestamp_us": …, "partition": …}. Parquet:
+    the columns of these names. After a failure the command says how much of FILE was sent.
+    """
+    sent, lines = 0, 0
+    with Topics(place) as topics, topics.producer(*_names(topic)) as producer:
+        try:
+            for block in blocks_of(file, form, separator):
+                sent += len(producer.send_arrow(block.table))
+                lines = block.last_line
+        except CordwoodError as error:
+            done = f"the first {lines:,} of FILE are sent" if lines else "none was sent for certain"
+            facts = {"records": sent, "lines": lines}
+            fail(
+                f"{error.message}; {done}",
+                error.hint,
+                str(error.code),
+                as_json=as_json,
+                facts=facts,
+            )
+    say({"records": sent}, f"sent {sent:,} record{'' if sent == 1 else 's'}", as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.option("--group", help="Go on where the group stopped, and share the work with it.")
+@click.option("--follow", is_flag=True, help="Wait for more, until stopped.")
+@click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many.")
+@click.option("--start", type=click.Choice(["oldest", "newest"]), default="oldest")
+@click.option("--separator", help="Print keys as well, before it.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a Parquet file instead.",
+)
+@command
+def consume(
+    place: str,
+    topic: str,
+    *,
+    group: str | None,
+    follow: bool,
+    records: int | None,
+    start: Any,
+    separator: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the records of a topic, a line each.
+
+    The position of a group is committed after its records are printed, or the file is complete.
+    """
+    timeout_s = None if follow else 0.0
+    with (
+        Topics(place) as topics,
+        topics.consumer(*_names(topic), group=group, start=start, timeout_s=timeout_s) as consumer,
+    ):
+        file = None if output is None else ParquetFile(output)
+        count, positions = 0, {}
+        for found in consumer.batches() if records != 0 else ():
+            batch = found.batch if records is None else found.batch.slice(0, records - count)
+            count += batch.num_rows
+            last = batch.column("offset")[-1].as_py() + 1
+            positions[found.partition] = found.next if batch is found.batch else last
+            if file is not None:
+                file.write(found.partition, batch)
+            else:
+                print_batch(found.partition, batch, separator, as_json=as_json)
+                sys.stdout.flush()
+                if group is not None:
+                    consumer.commit({found.partition: positions[found.partition]})
+            if count == records:
+                break
+        if file is not None:
+            file.close()
+            if group is not None:
+                consumer.commit(positions)
+            facts = {"records": count, "output": str(output)}
+            say(facts, f"wrote {count:,} records to {output}", as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.argument("group")
+@command
+def lag(place: str, topic: str, group: str, *, as_json: bool) -> None:
+    """Say how many records a GROUP has not read."""
+    with Topics(place) as topics:
+        found = topics.lag(*_names(topic), group)
+    total = sum(one.records for one in found)
+    if as_json:
+        parts = [one._asdict() | {"lag": one.records} for one in found]
+        print_json({"group": group, "lag": total, "partitions": parts})
+        return
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("partition", "position", "next", "lag")
+    for one in found:
+        table.add_row(*(f"{number:,}" for number in (*one, one.records)))
+    console().print(table)
+    click.echo(f"{total:,} record{'' if total == 1 else 's'} behind")
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.option("--group", help="Forget this group of consumers, and not the topic.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command
+def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: bool) -> None:
+    """Delete a topic with all its records, or a group."""
+    names = _names(topic)
+    with Topics(place) as topics:
+        if group is not None:
+            topics.delete_group(*names, group)
+            say({"deleted": group}, f"deleted group {group}", as_json=as_json)
+            return
+        held = sum(one.next - one.oldest for one in topics.describe(*names).partitions)
+        if not yes and held and sys.stdin.isatty() and not as_json:
+            click.confirm(f"{topic} has {held:,} records; delete them?", abort=True)
+        topics.delete(*names)
+    say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)
+
+
+def _names(topic: str) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, slash, name = topic.partition("/")
+    if not slash:
+        raise InvalidInputError(
+            f"{topic!r} names no topic", hint="write its namespace, a slash and its name"
+        )
+    return namespace, name

@@ -1,0 +1,13 @@
+"""Producers killed with SIGKILL: nothing acknowledged is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.testing.topickilling import kill_producers
+
+
+def test_producers_killed_at_random_moments_lose_nothing(tmp_path):
+    """Two processes of two threads at a time, fifty in all, on files so small that they roll."""
+    account = kill_producers(tmp_path, 50, SYSTEM_ENTROPY)
+    assert account.is_right, (account.lost[:5], account.doubled[:5], account.disordered[:5])
+    assert 100 < len(account.acknowledged) <= len(account.found)
