@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
@@ -10,7 +13,7 @@ def main() -> None:
     if sys.argv[1:2] == ["grep"]:
         code = _quick(sys.argv[2:])
         if code is not None:
-            sys.exit(code)
+            _end(code)
     from cordwood.cli.main import main as whole  # noqa: PLC0415
 
     whole()
@@ -18,6 +21,7 @@ def main() -> None:
 
 def _quick(words: list[str]) -> int | None:
     """The exit code of a search that could do without the rest; None if it could not."""
+    gc.disable()  # It would look through all that is being loaded, again and again.
     try:
         from cordwood.cli.quick import search  # noqa: PLC0415
 
@@ -26,3 +30,14 @@ def _quick(words: list[str]) -> int | None:
         return None  # An extra is not installed: the whole command says which.
     except KeyboardInterrupt:
         return 130
+    finally:
+        gc.enable()
+
+
+def _end(code: int) -> NoReturn:
+    """End at once: to take apart, object by object, what the system takes back whole is no use."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

@@ -21,6 +21,7 @@ good as none. Nobody waits for it to reach the disk.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 from bisect import bisect_left
@@ -67,8 +68,8 @@ class Part(NamedTuple):
 class Census:
     """One that was taken, open."""
 
-    def __init__(self, data: bytes) -> None:
-        """Over all bytes of the file.
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        """Over all bytes of the file, mapped or read.
 
         Raises:
             ValueError: it is damaged, or of another version.
@@ -170,7 +171,7 @@ def opened(place: str, root: bytes, *, ignore: bool) -> Census | None:
     """The census of a tree in the folder of its index, if it is of the index as it is now."""
     try:
         with open(os.path.join(place, FILE), "rb") as file:
-            census = Census(file.read())
+            census = Census(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         wanted = About(os.fsdecode(os.path.realpath(root)), ignore, ledger_of(place))
     except (OSError, ValueError, LookupError, TypeError):
         return None
