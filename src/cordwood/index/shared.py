@@ -32,7 +32,7 @@ class Shared:
         self._find = find
         self._process = 0
         self._results = self._tokens = -1
-        if helped and WORTH_PARTS <= parts <= PARTS_MAX and len(os.sched_getaffinity(0)) > 1:
+        if helped and WORTH_PARTS <= parts <= PARTS_MAX and _has_cores():
             with suppress(OSError):
                 self._begin()
 
@@ -63,7 +63,12 @@ class Shared:
         self._results, results_in = os.pipe()
         with open(tokens_in, "wb") as file:
             file.write(b"".join(map(_NUMBER.pack, range(self._parts))))
-        self._process = os.fork()
+        try:
+            self._process = os.fork()
+        except OSError:
+            for end in (self._tokens, self._results, results_in):
+                os.close(end)
+            raise
         if self._process:
             os.close(results_in)
             return
@@ -101,3 +106,8 @@ class Shared:
             else:
                 done.add(part)
         return {part: rows.get(part, []) for part in done}
+
+
+def _has_cores() -> bool:
+    """Whether there is more than one for us, on a system where a copy of a process is at ease."""
+    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1

@@ -197,7 +197,7 @@ def test_a_benchmark_says_what_is_missing(run, tree, monkeypatch):
     monkeypatch.setattr("cordwood.cli.bench.grep.TIMES", 1)
     monkeypatch.setattr("cordwood.cli.bench.grep.shutil.which", lambda name: None)
     result = run("grep", "--bench", "import", "src", "--json")
-    assert set(result["runs"]) == {"look", "find", "command"}
+    assert set(result["runs"]) == {"python", "load", "look", "glance", "find", "command"}
     assert (result["files"], result["candidates"], result["lines"]) == (2, 2, 2)
     assert result["missing"] == ["ripgrep", "grep"]
     assert "ripgrep is not installed" in run("grep", "--bench", "import", "src")
