@@ -237,6 +237,7 @@ def test_what_had_not_settled_is_looked_at_each_time(tree, opened):
     """Its times do not tell yet whether it will change: neither a file's nor a folder's."""
     early = opened(clock=EarlyClock())
     early.update(early.names())
+    assert census.opened(early.place, early.root, ignore=False).vouched == 0
     found = early.glance(Finder("needle"))
     assert len(found.candidates) == 5
     (tree / "sub/new").write_text("needle\n")
