@@ -483,6 +483,16 @@ def test_jump_hashing_moves_only_to_the_new_bucket(hashes, buckets):
     assert all(now in (before, buckets) for before, now in zip(at, grown, strict=True))
 
 
+def test_partitions_are_divided_among_workers(topics):
+    """Everybody gets the same answer, and one more worker takes only its own."""
+    owners = [topics.owner("shop", "clicks", number, workers=3) for number in range(400)]
+    assert {0, 1, 2} == set(owners)
+    grown = [topics.owner("shop", "clicks", number, workers=4) for number in range(400)]
+    assert all(now in (before, 3) for before, now in zip(owners, grown, strict=True))
+    with pytest.raises(InvalidInputError, match="workers"):
+        topics.owner("shop", "clicks", 0, workers=0)
+
+
 def test_forked_children_open_their_own(topics):
     """The producer of a parent is refused, the topics themselves go on working."""
     with topics.producer("shop", "clicks") as producer:

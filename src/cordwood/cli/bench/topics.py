@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from cordwood.base.clock import SYSTEM_CLOCK
-from cordwood.cli.bench.harness import loop_factory
+from cordwood.cli.bench.harness import run
 from cordwood.cli.output import command, console, print_json
 from cordwood.sync.topics import Producer, Topics
 from cordwood.topics.topics import Topics as AsyncTopics
@@ -80,9 +80,7 @@ def measure(place: Path, record: int, sends: int, rounds: int) -> dict[str, Any]
                 3.0,
             ),
             "tasks_1000": (
-                lambda: asyncio.Runner(loop_factory=loop_factory()).run(
-                    _tasks(place, value, sends // 20)
-                ),
+                lambda: run(lambda: _tasks(place, value, sends // 20)),
                 lambda: _rate(one_row, sends // 4),
                 3.0,
             ),
