@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+from cordwood.base.errors import StoreError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -129,6 +131,18 @@ class Group(Generic[T, R]):
                     raise
             finally:
                 _tell(taken)
+
+
+def _fail(tickets: Iterable[Ticket[T, R]], error: BaseException) -> None:
+    for ticket in tickets:
+        if not ticket.is_done:
+            ticket.fail(error)
+
+
+def _stopped() -> StoreError:
+    return StoreError(
+        "whoever worked for all was stopped in the middle", transient=True, hint="try again"
+    )
 
 
 def _tell(tickets: Iterable[Ticket[T, R]]) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from cordwood.base.errors import StoreError
 from cordwood.journal.group import Group
 
 
@@ -92,6 +93,31 @@ def test_an_error_reaches_those_it_concerns():
         group.call(5, 1)
     work.error = None
     assert 10 == group.call(5, 1)
+
+
+def test_whoever_is_stopped_does_not_stop_the_others():
+    """They are told that it was not done, and may try again."""
+    work, told = Work(), []
+    group = Group(work)
+    work.go.clear()
+
+    def call():
+        with pytest.raises((KeyboardInterrupt, StoreError)) as error:
+            group.call(1, 1)
+        told.append(error.type)
+
+    leader = in_threads([lambda: group.call(0, 1)])
+    assert work.begun.wait(30)
+    threads = in_threads([call] * 3)
+    while group.waiting_bytes < 3:
+        threading.Event().wait(0.001)
+    work.error = KeyboardInterrupt()
+    work.go.set()
+    for thread in leader + threads:
+        thread.join()
+    assert [KeyboardInterrupt, StoreError, StoreError] == sorted(told, key=str)
+    work.error = None
+    assert 6 == group.call(3, 1)
 
 
 def test_tasks_do_not_block_their_loop():
