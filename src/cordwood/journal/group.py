@@ -123,12 +123,12 @@ class Group(Generic[T, R]):
                 return
             try:
                 self._work(taken)
-            except BaseException as error:
-                for ticket in taken:
-                    if not ticket.is_done:
-                        ticket.fail(error)
-                if not isinstance(error, Exception):
-                    raise
+            except Exception as error:  # noqa: BLE001 - everybody who waits has to know
+                _fail(taken, error)
+            except BaseException:
+                # Somebody stopped this thread; the others did not ask for that.
+                _fail(taken, _stopped())
+                raise
             finally:
                 _tell(taken)
 
