@@ -69,6 +69,7 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood pipeline bench scrub
 	$(BIN)/cordwood pipeline bench compact
 	$(BIN)/cordwood index bench
+	$(BIN)/cordwood topic bench
 
 docs: setup ## Run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/docs

@@ -100,6 +100,7 @@ def run(place, kind, sink):
 
 def test_every_record_is_handled_at_least_once(place, tmp_path):
     """What was handled and not committed when the member died comes again, and nothing else."""
+    # EVIDENCE-OF: G-93
     run(place, "least", tmp_path / "sink")
     seen = np.fromfile(tmp_path / "sink", np.int64)
     times = np.bincount(seen, minlength=RECORDS)
@@ -112,6 +113,7 @@ def test_every_record_is_handled_at_least_once(place, tmp_path):
 
 def test_every_record_is_handled_exactly_once_by_a_sink_with_transactions(place, tmp_path):
     """It keeps the positions together with what it made of the records."""
+    # EVIDENCE-OF: G-93
     sink = tmp_path / "sink.db"
     with sqlite3.connect(sink) as base:
         base.execute("pragma journal_mode = wal")

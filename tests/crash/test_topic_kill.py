@@ -8,6 +8,7 @@ from cordwood.testing.topickilling import kill_producers
 
 def test_producers_killed_at_random_moments_lose_nothing(tmp_path):
     """Two processes of two threads at a time, fifty in all, on files so small that they roll."""
+    # EVIDENCE-OF: G-88, G-89
     account = kill_producers(tmp_path, 50, SYSTEM_ENTROPY)
     assert account.is_right, (account.lost[:5], account.doubled[:5], account.disordered[:5])
     assert 100 < len(account.acknowledged) <= len(account.found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import struct
 
-import google_crc32c
 import msgspec
 import pytest
 import xxhash
@@ -49,14 +48,19 @@ def frames(data):
     assert digest == xxh3(data[:24])
     assert hint == xxh3(struct.pack("<QQ", salt, synced))
     assert (synced, bytes(16)) == (len(data), data[48:64])
-    place = 64
+    place, link = 64, xxhash.xxh3_64_intdigest(struct.pack("<Q", salt))
     while place < len(data):
-        length, number = struct.unpack_from("<IQ", data, place)
-        end = place + 12 + length
-        head = struct.pack("<QQ", salt, place)
-        assert struct.unpack_from("<I", data, end)[0] == google_crc32c.value(head + data[place:end])
-        yield number, last, msgspec.msgpack.decode(data[place + 12 : end], strict=False)
-        place = end + 4
+        head = struct.unpack_from("<IIQQQQII", data, place)
+        mark, length, before, number, claimed, _, kind, span = head
+        assert ((salt ^ salt >> 32) & 0xFFFFFFFF | 1, link) == (mark, before)
+        assert (0, 1) == (kind, span)
+        assert claimed <= place
+        end = place + 48 + (length + 7) // 8 * 8
+        (link,) = struct.unpack_from("<Q", data, end)
+        assert link == xxhash.xxh3_64_intdigest(struct.pack("<QQ", salt, place) + data[place:end])
+        payload = data[place + 48 : place + 48 + length]
+        yield number, last, msgspec.msgpack.decode(payload, strict=False)
+        place = end + 8
 
 
 def segment(data):

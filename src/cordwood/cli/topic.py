@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.cli.bench.topics import bench
 from cordwood.cli.output import command, console, fail, print_json
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch
@@ -24,6 +25,9 @@ def topic() -> None:
 
     PLACE is the directory that they are in. TOPIC is a namespace, a slash and a name: shop/clicks.
     """
+
+
+topic.add_command(bench)
 
 
 @topic.command()

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+from cordwood.base.errors import StoreError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -121,14 +123,26 @@ class Group(Generic[T, R]):
                 return
             try:
                 self._work(taken)
-            except BaseException as error:
-                for ticket in taken:
-                    if not ticket.is_done:
-                        ticket.fail(error)
-                if not isinstance(error, Exception):
-                    raise
+            except Exception as error:  # noqa: BLE001 - everybody who waits has to know
+                _fail(taken, error)
+            except BaseException:
+                # Somebody stopped this thread; the others did not ask for that.
+                _fail(taken, _stopped())
+                raise
             finally:
                 _tell(taken)
+
+
+def _fail(tickets: Iterable[Ticket[T, R]], error: BaseException) -> None:
+    for ticket in tickets:
+        if not ticket.is_done:
+            ticket.fail(error)
+
+
+def _stopped() -> StoreError:
+    return StoreError(
+        "whoever worked for all was stopped in the middle", transient=True, hint="try again"
+    )
 
 
 def _tell(tickets: Iterable[Ticket[T, R]]) -> None:

@@ -48,7 +48,7 @@ from cordwood.journal.extent import (
 )
 from cordwood.journal.failures import READ_ONLY, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import Mark, read_mark, write_mark
+from cordwood.journal.mark import Mark, is_newest, read_mark, write_mark
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -93,6 +93,7 @@ class Journal:
         self._mutex = threading.RLock()
         self._tail_file: File | None = None
         self._tail_inode = 0
+        self._said: tuple[Mark, bytes] | None = None
         self._extent: Extent | None = None
         self._is_recovered = False
 
@@ -150,8 +151,8 @@ class Journal:
 
     def publish(self, mark: Mark) -> Mark:
         """Say to all processes how far it goes; by who is alone."""
-        said = mark._replace(turn=mark.turn + 1)
-        write_mark(self._tail(), said)
+        said = mark.said()
+        self._said = said, write_mark(self._tail(), said)
         return said
 
     def begin_extent(self, mark: Mark) -> tuple[Extent, Mark]:
@@ -175,7 +176,7 @@ class Journal:
             self._take(None)
             if self._tail_file is not None:
                 self._tail_file.close()
-            self._tail_file = None
+            self._tail_file = self._said = None
             self._is_recovered = False
 
     @contextmanager
@@ -240,7 +241,10 @@ class Journal:
         return mark, extent
 
     def _read_mark(self) -> Mark | None:
-        return read_mark(self._tail())
+        file = self._tail()
+        if self._said is not None and is_newest(file, *self._said):
+            return self._said[0]
+        return read_mark(file)
 
     def check_there(self) -> None:
         """Make sure that the folder is the one whose files are open.
@@ -355,7 +359,7 @@ class Turn:
             time_us=time_us,
         )
         self._extent.file.write(parts, mark.end)
-        self._mark = mark.moved(tail)._replace(newest_us=max(mark.newest_us, time_us))
+        self._mark = mark.moved(tail, time_us)
 
     def _close_extent(self) -> None:
         """End the extent, which is full, and begin the next."""

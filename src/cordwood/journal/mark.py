@@ -58,22 +58,38 @@ class Mark(NamedTuple):
         """What comes before it is durable."""
         return Tail(self.salt, self.synced_end, self.synced_number, self.synced_checksum)
 
-    def moved(self, tail: Tail) -> Mark:
+    def moved(self, tail: Tail, time_us: int = 0) -> Mark:
         """With frames as far as this, not yet synced."""
-        return self._replace(end=tail.end, number=tail.number, checksum=tail.checksum)
+        _, end, number, checksum = tail
+        newest_us = max(self.newest_us, time_us)
+        synced = self.synced_end, self.synced_number, self.synced_checksum
+        at = self.turn, self.salt, self.base, end, number, checksum
+        return Mark(*at, *synced, newest_us, self.is_closed)
 
     def synced(self) -> Mark:
         """With all of them synced."""
-        return self._replace(
-            synced_end=self.end, synced_number=self.number, synced_checksum=self.checksum
-        )
+        return Mark(*self[:6], *self[3:6], *self[9:])
+
+    def said(self) -> Mark:
+        """As it is written the next time."""
+        return Mark(self.turn + 1, *self[1:])
 
 
-def write_mark(file: File, mark: Mark) -> None:
-    """Say it, in the slot that says less."""
+def write_mark(file: File, mark: Mark) -> bytes:
+    """Say it, in the slot that says less; its bytes."""
     data = _MARK.pack(*mark)
     slot = mark.turn % 2 * SLOT_BYTES
-    file.write([data + _SUM.pack(xxhash.xxh3_64_intdigest(data))], slot)
+    data += _SUM.pack(xxhash.xxh3_64_intdigest(data))
+    file.write([data], slot)
+    return data
+
+
+def is_newest(file: File, mark: Mark, written: bytes) -> bool:
+    """Whether nobody has said anything since."""
+    own, other = mark.turn % 2 * SLOT_BYTES, (mark.turn + 1) % 2 * SLOT_BYTES
+    data = bytes(file.read(0, 2 * SLOT_BYTES)).ljust(2 * SLOT_BYTES, b"\0")
+    turn = int.from_bytes(data[other : other + 8], "little")
+    return data[own : own + SLOT_BYTES] == written and turn < mark.turn
 
 
 def read_mark(file: File) -> Mark | None:

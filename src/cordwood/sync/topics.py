@@ -18,6 +18,7 @@ from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
+from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
@@ -103,6 +104,10 @@ class Topics:
     def lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
         """How far a group is, partition by partition."""
         return self._engine.lag(*self._engine.names(namespace, topic), group)
+
+    def owner(self, namespace: str, topic: str, partition: int, *, workers: int) -> int:
+        """Which of so many workers, from 0 on, owns a partition."""
+        return owner_of(namespace, topic, partition, workers)
 
     def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""

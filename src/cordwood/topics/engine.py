@@ -157,13 +157,14 @@ class Engine:
 
     def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
         """How far a group is, partition by partition."""
+        partitions = self.partitions(namespace, topic)
         groups = self.home.groups(namespace, topic)
         if group not in groups:
             raise NotFoundError(
                 f"{namespace}/{topic} has no group {group!r}", hint="a consumer makes it"
             )
         found = []
-        for number, partition in enumerate(self.partitions(namespace, topic)):
+        for number, partition in enumerate(partitions):
             bounds: Bounds = partition.bounds()
             position = groups[group].get(number, bounds.oldest)
             found.append(Lag(number, position, bounds.next))

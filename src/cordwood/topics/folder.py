@@ -55,7 +55,7 @@ class Folder:
         self._clock = clock
         self._entropy = entropy
         self._mutex = threading.Lock()
-        self._partitions: dict[tuple[str, str, int], tuple[int, LocalPartition]] = {}
+        self._partitions: dict[tuple[str, str, int], tuple[tuple[int, int], LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
 
     @property
@@ -93,14 +93,15 @@ class Folder:
         key = namespace, topic, number
         folder = self._path(namespace, topic, str(number))
         with told("open", folder, lambda _: self._missing(namespace, topic, number)):
-            inode = self._disk.stat(f"{folder}/{METADATA}").inode
+            found = self._disk.stat(f"{folder}/{METADATA}")
+        made = found.inode, found.mtime_ns  # Inodes are used again, at other times.
         with self._mutex:
-            if key in self._partitions and self._partitions[key][0] != inode:
+            if key in self._partitions and self._partitions[key][0] != made:
                 self._partitions.pop(key)[1].journal.close()  # It was deleted, and made again.
             if key not in self._partitions:
                 config = self._config(namespace, topic, number)
                 opened = LocalPartition(folder, config, self._disk, self._clock, self._entropy)
-                self._partitions[key] = inode, opened
+                self._partitions[key] = made, opened
             return self._partitions[key][1]
 
     def join(self, namespace: str, topic: str, group: str) -> LocalMember:

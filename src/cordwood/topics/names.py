@@ -90,6 +90,12 @@ def jump_one(hashed: int, buckets: int) -> int:
 
 
 def owner_of(namespace: str, topic: str, partition: int, workers: int) -> int:
-    """Which of so many workers, from 0 on, owns a partition."""
+    """Which of so many workers, from 0 on, owns a partition.
+
+    Raises:
+        InvalidInputError: there are no workers.
+    """
+    if workers < 1:
+        raise InvalidInputError(f"there are {workers} workers, and one at least is needed")
     owned = partition_id(name_id(namespace), name_id(topic), partition)
     return jump_one(owned, workers)

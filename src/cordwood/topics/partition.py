@@ -33,7 +33,7 @@ from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
 from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
-from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, joined
+from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Bounds, missing_topic
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
@@ -184,12 +184,18 @@ class LocalPartition:
             if found is not None:
                 tickets[0].succeed(found)
                 return
-        columns = joined([ticket.item.rows for ticket in tickets], now_us)
-        newest_us = now_us if columns.times_us is None else int(columns.times_us.max())
-        payload = encoded(columns, producer=producer)
-        offset = turn.append(payload, span=len(columns), time_us=newest_us)
+        alone = tickets[0].item.rows
+        if len(tickets) == 1 and isinstance(alone, Row) and not alone.headers:
+            count, newest_us = 1, now_us if alone.time_us is None else alone.time_us
+            payload = encoded_row(alone, producer=producer)
+        else:
+            columns = joined([ticket.item.rows for ticket in tickets], now_us)
+            count = len(columns)
+            newest_us = now_us if columns.times_us is None else int(columns.times_us.max())
+            payload = encoded(columns, producer=producer)
+        offset = turn.append(payload, span=count, time_us=newest_us)
         if producer is not None:
-            self._sequences.add(producer, len(columns), offset)
+            self._sequences.add(producer, count, offset)
         for ticket in tickets:
             written.append((ticket, offset))
             offset += ticket.item.records

@@ -35,6 +35,7 @@ from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
+from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
@@ -166,6 +167,15 @@ class Topics:
             NotFoundError: there is no such topic, or no such group.
         """
         return await asyncio.to_thread(self._lag, namespace, topic, group)
+
+    def owner(self, namespace: str, topic: str, partition: int, *, workers: int) -> int:
+        """Which of so many workers, from 0 on, owns a partition.
+
+        All who ask get the same answer, and one more worker takes over only its share. A program
+        whose processes divide the work by it has one sender for each partition, which is fastest;
+        it is right without as well.
+        """
+        return owner_of(namespace, topic, partition, workers)
 
     async def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""

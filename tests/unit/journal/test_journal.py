@@ -143,6 +143,7 @@ def test_an_entry_larger_than_an_extent_is_refused():
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
     """Whatever came through of the rest is a beginning of it."""
+    # EVIDENCE-OF: G-88
     disk = disk_with_folder(model)
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
@@ -169,6 +170,7 @@ def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
     """Who was told that it failed appends again, and nothing is doubled that was acknowledged."""
+    # EVIDENCE-OF: G-88, G-90
     disk = disk_with_folder()
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
@@ -191,6 +193,7 @@ def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
 
 def test_an_append_that_failed_is_not_there_later():
     """Not even if its bytes came through: whoever was told may append it again."""
+    # EVIDENCE-OF: G-90
     disk = disk_with_folder()
     journal = made(disk)
     append(journal, b"a")
@@ -204,6 +207,7 @@ def test_an_append_that_failed_is_not_there_later():
 
 def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
     """Reading stops there; appending goes on behind it; nothing is deleted."""
+    # EVIDENCE-OF: G-91
     disk = disk_with_folder()
     journal = made(disk, size=4096)
     for payload in entries(4):
@@ -231,6 +235,7 @@ def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
 
 def test_after_damage_appending_goes_on_and_reading_can_skip():
     """Behind all that is there, so that no number is used twice."""
+    # EVIDENCE-OF: G-91
     disk = disk_with_folder()
     journal = made(disk, size=4096)
     for payload in entries(4):

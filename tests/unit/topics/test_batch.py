@@ -13,12 +13,15 @@ from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics.batch import (
     Columns,
     Producer,
+    Row,
     decoded,
     encoded,
+    encoded_row,
     iter_topic_records,
     joined,
     producer_of,
 )
+from cordwood.topics.batch import columns_of as columns_of_rows
 
 BYTES = st.none() | st.binary(max_size=20)
 HEADERS = st.none() | st.dictionaries(st.text(max_size=5), st.binary(max_size=5), max_size=3)
@@ -79,6 +82,16 @@ def test_several_appends_in_one_batch(appends):
     mixed = read(joined([bare, *parts], 5))
     assert (3, 100, 5, None, b"x", {}) == mixed[0]
     assert expected([row for rows in appends for row in rows], 101) == mixed[1:]
+
+
+@given(BYTES, BYTES, st.none() | st.integers(0, 2**60), st.booleans())
+def test_one_record_by_itself(key, value, time, named):
+    """Is the same bytes as a batch of one."""
+    producer = Producer(7, 8) if named else None
+    row = Row(value, key, None, time, 0)
+    alone = b"".join(encoded_row(row, producer=producer))
+    columns = columns_of_rows([row], 5)
+    assert alone == b"".join(bytes(part) for part in encoded(columns, producer=producer))
 
 
 def test_offsets_with_gaps_and_the_producer():

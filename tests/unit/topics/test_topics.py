@@ -67,6 +67,7 @@ def test_a_record_comes_back_as_it_was_sent(topics):
 
 def test_records_of_a_key_are_in_one_partition_in_order(topics):
     """Whichever way they are sent, over many extents."""
+    # EVIDENCE-OF: G-89
     keys = [b"key %d" % (number % 7) for number in range(700)]
     values = [b"%0100d" % number for number in range(700)]
     with topics.producer("shop", "clicks") as producer:
@@ -150,6 +151,7 @@ def test_a_group_goes_on_where_it_committed(topics):
 
 def test_members_of_a_group_share_the_partitions(topics):
     """Each is read by one of them; whoever leaves gives up its own."""
+    # EVIDENCE-OF: G-92
     with topics.producer("shop", "clicks") as producer:
         producer.send_many([b"x"] * 40)
     one = topics.consumer("shop", "clicks", group="g", timeout_s=0)
@@ -176,6 +178,7 @@ def test_members_of_a_group_share_the_partitions(topics):
 
 def test_a_member_that_is_killed_frees_its_partitions(topics):
     """At once; others go on from its last commit."""
+    # EVIDENCE-OF: G-92
     with topics.producer("shop", "clicks") as producer:
         producer.send_arrow(pa.table({"value": [b"x"] * 40, "partition": [0, 1] * 20}))
     code = """
@@ -362,6 +365,7 @@ def test_records_that_cannot_be(topics, wrong):
 
 def test_a_retry_is_not_doubled(topics):
     """By sequence number, in this process and after it; gaps are allowed, going back is not."""
+    # EVIDENCE-OF: G-94
     with topics.producer("shop", "clicks", name="p") as producer:
         first = [producer.send(b"%d" % number, partition=1, sequence=number) for number in range(9)]
         again_ = [producer.send(b"?", partition=1, sequence=number) for number in range(9)]
@@ -477,6 +481,16 @@ def test_jump_hashing_moves_only_to_the_new_bucket(hashes, buckets):
     assert [names.jump_one(one, buckets) for one in hashes] == at.tolist()
     grown = names.jump(np.array(hashes, np.uint64), buckets + 1)
     assert all(now in (before, buckets) for before, now in zip(at, grown, strict=True))
+
+
+def test_partitions_are_divided_among_workers(topics):
+    """Everybody gets the same answer, and one more worker takes only its own."""
+    owners = [topics.owner("shop", "clicks", number, workers=3) for number in range(400)]
+    assert {0, 1, 2} == set(owners)
+    grown = [topics.owner("shop", "clicks", number, workers=4) for number in range(400)]
+    assert all(now in (before, 3) for before, now in zip(owners, grown, strict=True))
+    with pytest.raises(InvalidInputError, match="workers"):
+        topics.owner("shop", "clicks", 0, workers=0)
 
 
 def test_forked_children_open_their_own(topics):

@@ -1,0 +1,149 @@
+"""`cordwood topic`: what a program or a person sends from the shell is read there."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cordwood import sync
+from cordwood.cli.bench.topics import measure
+
+TOPIC = "shop/clicks"
+
+
+@pytest.fixture
+def place(run, tmp_path):
+    """A directory with a topic."""
+    run("topic", "create", "wood", TOPIC, "--partitions", 2, "--extent-bytes", 100_000)
+    return tmp_path / "wood"
+
+
+def test_lines_go_in_and_come_out(run, place):
+    """With a separator, keys as well."""
+    words = ("topic", "produce", place, TOPIC)
+    assert "sent 2 records\n" == run(*words, stdin="left\nright\n")
+    assert {"records": 1} == run(*words, "--separator", ":", "--json", stdin="ada:up:down\r\n")
+    assert {"left", "right", "up:down"} == set(run("topic", "consume", place, TOPIC).split())
+    out = run("topic", "consume", place, TOPIC, "--separator", "=")
+    assert {"=left", "=right", "ada=up:down"} == set(out.split())
+    assert "" == run("topic", "consume", place, TOPIC, "-n", 0)
+    assert 1 == len(run("topic", "consume", place, TOPIC, "-n", 1).split())
+
+
+def test_json_goes_in_and_comes_out(run, place):
+    """Text as text, other values as JSON, bytes in base64."""
+    rows = [
+        {"value": "a", "key": "k", "headers": {"h": "x"}, "timestamp_us": 5, "partition": 1},
+        {"value": {"n": 1}, "timestamp_us": 6, "partition": 1},
+        {"value_base64": base64.b64encode(b"\xff").decode(), "timestamp_us": 7, "partition": 1},
+        {"key": "k", "timestamp_us": 8, "partition": 1},
+    ]
+    lines = "\n".join(map(json.dumps, rows)) + "\n\n"
+    assert {"records": 4} == run(
+        "topic", "produce", place, TOPIC, "--as", "jsonl", "--json", stdin=lines
+    )
+    found = run("topic", "consume", place, TOPIC, "--json")
+    whole = {"partition": 1, "offset": 0, "timestamp_us": 5, "key": "k", "value": "a"}
+    assert whole | {"headers": {"h": "x"}} == found[0]
+    assert '{"n":1}' == found[1]["value"]
+    assert "/w==" == found[2]["value_base64"]
+    assert (None, "k") == (found[3]["value"], found[3]["key"])
+
+
+def test_parquet_goes_in_and_comes_out(run, place, tmp_path):
+    """The columns that a topic knows; others are left out."""
+    table = pa.table({"value": [b"a", b"b"], "key": [b"k", None], "other": [1, 2]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    run("topic", "produce", place, TOPIC, tmp_path / "in.parquet", "--as", "parquet")
+    words = ("topic", "consume", place, TOPIC, "-o", "out.parquet", "--group", "g")
+    assert "wrote 2 records" in run(*words)
+    out = pq.read_table(tmp_path / "out.parquet")
+    assert ["partition", "offset", "timestamp_us", "key", "value", "headers"] == out.schema.names
+    assert {b"a", b"b"} == set(out.column("value").to_pylist())
+    assert 0 == run("topic", "lag", place, TOPIC, "g", "--json")["lag"]
+    assert "no Parquet" in run(
+        "topic", "produce", place, TOPIC, "--as", "parquet", stdin="text", code=1
+    )
+
+
+def test_groups_go_on_and_lag_is_told(run, place):
+    """Printed is committed."""
+    run("topic", "produce", place, TOPIC, stdin="".join(f"{n}\n" for n in range(10)))
+    first = run("topic", "consume", place, TOPIC, "--group", "g", "-n", 4).split()
+    lag = run("topic", "lag", place, TOPIC, "g", "--json")
+    assert (6, 6) == (lag["lag"], sum(one["lag"] for one in lag["partitions"]))
+    assert "6 records behind" in run("topic", "lag", place, TOPIC, "g")
+    rest = run("topic", "consume", place, TOPIC, "--group", "g").split()
+    assert sorted(map(str, range(10))) == sorted(first + rest)
+    assert "deleted group g" in run("topic", "delete", place, TOPIC, "--group", "g")
+    assert "no group" in run("topic", "lag", place, TOPIC, "g", code=1)
+
+
+def test_topics_are_listed_described_and_deleted(run, place):
+    """For people and for programs."""
+    words = ("topic", "create", place, "shop/prices", "--compaction", "--property", "owner=ada")
+    run(*words, "--extent-bytes", 10_000)
+    assert "shop/clicks\nshop/prices\n" == run("topic", "list", place)
+    assert {"namespace": "shop", "topic": "clicks"} in run("topic", "list", place, "--json")
+    state = run("topic", "describe", place, "shop/prices", "--json")
+    assert ({"owner": "ada"}, True) == (
+        state["config"]["properties"],
+        state["config"]["compaction"],
+    )
+    run("topic", "produce", place, TOPIC, stdin="a\n")
+    run("topic", "consume", place, TOPIC, "--group", "g")
+    said = run("topic", "describe", place, TOPIC)
+    assert "groups: g" in said
+    assert str(state["namespace_id"]) in said
+    assert "owner = ada" in run("topic", "describe", place, "shop/prices")
+    assert {"deleted": TOPIC, "records": 1} == run("topic", "delete", place, TOPIC, "--json")
+    assert "shop/prices\n" == run("topic", "list", place)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("create", "wood", "noslash"), "names no topic"),
+        (("create", "wood", "a/b/c"), "cannot be the name"),
+        (("create", "wood", "a b/c"), "cannot be the name"),
+        (("create", "wood", "../c"), "cannot be the name"),
+        (("create", "wood", "a/b", "--property", "x"), "has no value"),
+        (("create", "wood", TOPIC), "exists already"),
+        (("describe", "wood", "shop/none"), "no topic"),
+        (("consume", "wood", "shop/none"), "no topic"),
+        (("produce", "wood", "shop/none"), "no topic"),
+        (("delete", "wood", "shop/none"), "no topic"),
+        (("lag", "wood", "shop/none", "g"), "no topic"),
+    ],
+)
+def test_bad_words_get_one_line(run, place, words, said):
+    """And the same as JSON."""
+    assert said in run("topic", *words, code=1)
+    assert said in run("topic", *words, "--json", code=1)["message"]
+
+
+def test_what_was_sent_before_a_failure_is_told(run, place, monkeypatch):
+    """So that somebody can go on from there."""
+    monkeypatch.setattr("cordwood.cli.records.BLOCK_LINES", 1)
+    lines = '{"value": "a"}\n{"value": "b"}\nnothing\n'
+    said = run("topic", "produce", place, TOPIC, "--as", "jsonl", "--json", stdin=lines, code=1)
+    assert (2, 2) == (said["records"], said["lines"])
+    assert "line 3 is no record" in said["message"]
+    for wrong in ('{"values": 1}', "[1]", '{"value_base64": "?"}', '{"headers": 1}'):
+        out = run("topic", "produce", place, TOPIC, "--as", "jsonl", stdin=wrong + "\n", code=1)
+        assert "line 1 is no record" in out
+        assert "none was sent" in out
+
+
+def test_the_bench_measures(tmp_path):
+    """Both sides, and their ratio."""
+    rates = measure(tmp_path, 16, 40, 1)["rates"]
+    assert {"single", "grouped_1000", "tasks_1000"} == set(rates)
+    assert all(row["per_s"] > 0 and row["ratio"] > 0 for row in rates.values())
+    with sync.Topics(tmp_path / "topics") as topics:
+        held = topics.describe("bench", "sends").partitions[0].next
+    assert 20 + 40 + 4_000 + 2_000 == held
