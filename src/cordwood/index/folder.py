@@ -275,7 +275,7 @@ class Folder:
                 dict(draft.expected),
                 self._entropy.token(),
             )
-            head.state.copy().apply(transaction)
+            head.state.apply(transaction)  # Nobody else's: it was copied.
             if draft.start:
                 self._hold_merge(transaction.id)
             try:
