@@ -278,7 +278,7 @@ class FolderSyncForgotten(CrashDisk):
 class FileSyncForgotten(CrashDisk):
     """A disk for an index that does not sync its files."""
 
-    def _sync_file(self, inode, path):
+    def sync_file(self, inode, path):
         """Nothing."""
 
 
