@@ -173,6 +173,8 @@ class Collection:
             bodies = as_texts(texts, takes_bytes=True)
         if len(keys) != len(bodies):
             raise InvalidInputError(f"{len(keys)} ids came with {len(bodies)} documents")
+        if not len(keys):
+            raise InvalidInputError("no documents came", hint="give one at least")
         table = operations.columns(keys, bodies, op)
         return await (await self._writer()).append_arrow(table)
 

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.index import rank
 from cordwood.index.match import matching
-from cordwood.index.query import Prefix, Query, Term, parse, positive
+from cordwood.index.query import Prefix, Query, Term, checked, parse, positive
 from cordwood.index.rank import Scorer, Scoring, Wanted
 from cordwood.index.segment import View
 from cordwood.index.tokens import Tokenizer
@@ -65,9 +65,9 @@ class Snapshot:
             InvalidInputError: the query cannot be read, or k is not positive.
             StateError: the index keeps no frequencies, so nothing can be ranked.
         """
-        if k < 1:
+        if not _is_count(k):
             raise InvalidInputError(f"k is {k!r}", hint="ask for one hit or more")
-        if scoring not in {"bm25", "tfidf"}:
+        if scoring not in ("bm25", "tfidf"):
             raise InvalidInputError(f"scoring is {scoring!r}", hint="use bm25 or tfidf")
         if not self._is_ranked:
             raise StateError(
@@ -118,7 +118,11 @@ class Snapshot:
         return found
 
     def _parsed(self, query: str | Query) -> Query:
-        return parse(query, self._cutter) if isinstance(query, str) else query
+        return checked(parse(query, self._cutter) if isinstance(query, str) else query)
+
+
+def _is_count(k: object) -> bool:
+    return isinstance(k, int | np.integer) and bool(k >= 1)
 
 
 def _kth(view: View, best: rank.Best, k: int) -> float:

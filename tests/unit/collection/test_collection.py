@@ -55,6 +55,9 @@ def test_many_at_once(docs):
     assert set() == docs.match("one two three")
     with pytest.raises(InvalidInputError, match="2 ids came with 1 documents"):
         docs.add_arrow([b"x", b"y"], ["one"])
+    for nothing in (lambda: docs.add_arrow([], []), lambda: docs.delete_arrow([])):
+        with pytest.raises(InvalidInputError, match="no documents came"):
+            nothing()
 
 
 def test_answers_are_the_models_through_compactions(docs):
