@@ -210,7 +210,10 @@ class Collection:
                     return (await self._caught_up(base)).over(base)
                 except CollectedError:
                     self._tail = None  # The index has it by now.
-        raise ConflictError(
+        raise self._too_fast()
+
+    def _too_fast(self) -> ConflictError:
+        return ConflictError(
             f"the log of collection {self.name!r} is collected faster than it is read",
             hint="let collection wait longer: create it with a larger grace_s",
         )
@@ -235,6 +238,12 @@ class Collection:
 
     async def state(self) -> CollectionState:
         """What there is, and what waits for a compaction."""
+        for _ in range(TRIES_MAX):
+            with suppress(CollectedError):  # The index has it by now.
+                return await self._state()
+        raise self._too_fast()
+
+    async def _state(self) -> CollectionState:
         index = await _off(self._index.state)
         manifest = await self.log.manifest()
         start = int(index.marks.get(f"log:{self.log.name}", b"1"))

@@ -208,3 +208,18 @@ def test_strange_texts(docs):
     docs.compact("local")
     assert {b"\x00\xff"} == docs.match("word")
     assert {b"", b"\x00\xff"} == docs.match("NOT nothing")
+
+
+def test_a_log_that_was_forked_is_taken_in(tmp_path):
+    """Its first records lie in the folder of the log that it was forked from."""
+    store = sync.Store(f"file://{tmp_path}/wood")
+    with sync.Collection(store, "docs") as docs:
+        docs.create()
+        docs.add(b"a", "one")
+    docs.log.fork(sync.Log(store, "twin/log"))
+    with sync.Collection(store, "twin") as twin:
+        twin.create(exist_ok=True)
+        twin.add(b"b", "two")
+        assert 2 == twin.compact("local").documents
+        assert {b"a", b"b"} == twin.match("one two")
+        assert 0 == twin.state().waiting
