@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from cordwood.pipeline.scrub import scrub_log, scrub_logs
     from cordwood.pipeline.table import Table
     from cordwood.store.url import Store
+    from cordwood.topics.batch import TopicRecord
+    from cordwood.topics.topics import Topics
 
 __version__ = "0.1.0"
 
@@ -92,6 +94,8 @@ _HOMES = {
     "Survey": "fleet.survey",
     "Table": "pipeline.table",
     "Token": "log.bulk",
+    "TopicRecord": "topics.batch",
+    "Topics": "topics.topics",
     "Witness": "log.cursors",
     "Writer": "log.writer",
     "collect_logs": "pipeline.collect",
@@ -165,6 +169,8 @@ __all__ = [
     "Survey",
     "Table",
     "Token",
+    "TopicRecord",
+    "Topics",
     "UncertainError",
     "UnsupportedError",
     "Witness",

@@ -182,6 +182,7 @@ TWINS = (
     "Pipeline",
     "Reader",
     "Table",
+    "Topics",
     "Writer",
 )
 TWIN_FUNCTIONS = (

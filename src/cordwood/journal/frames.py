@@ -8,8 +8,8 @@
 
 A checksum covers the file's salt, where the frame begins, and the frame, with its link: the
 checksum of the frame before. So bytes of another file, of an earlier use of this one, or of another
-place in it are never taken for a frame, and none is missing between two that link. What `number`, `time`, `kind` and `span` say is up
-to who writes; numbers rise.
+place in it are never taken for a frame, and none is missing between two that link. What `number`,
+`time`, `kind` and `span` say is up to who writes; numbers rise.
 
 A file that was being written when the machine stopped may end in frames that are not whole. Nobody
 was told that they are durable, and they are cut off: a *torn tail*. A frame that does not check out

@@ -12,9 +12,11 @@ Any number of threads and processes append, one at a time: a *turn*. Whoever wan
 before those who wait. A process that dies frees what it held.
 
 In a turn entries are written one behind the other, then synced, and then the tail says so: what it
-does not say is not there. Who dies before that leaves frames behind the tail that nobody was told
-of, and the next turn writes over them. Only whoever comes first after a power cut, which may have
-taken the tail back, has to look for whole frames behind it; so each process does once.
+does not say is not there. (Who can do without the sync leaves it to a later turn. Until then the
+tail says where the next entry goes, but readers read only what was synced.) Who dies before that
+leaves frames behind the tail that nobody was told of, and the next turn writes over them. Only
+whoever comes first after a power cut, which may have taken the tail back, has to look for whole
+frames behind it; so each process does once.
 
 An extent that is full gets a last frame, and the tail says that it is closed; only then the next
 one is made. So whoever finds a closed one knows what is left to do. Where a sync failed, nobody
@@ -27,12 +29,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import CorruptionError, LimitError, NotFoundError
+from cordwood.base.errors import CordwoodError, CorruptionError, LimitError, NotFoundError
 from cordwood.journal import frames
 from cordwood.journal.extent import (
     END,
@@ -56,6 +58,10 @@ SPARE = "spare"
 TAIL = "tail"
 
 
+NOWHERE = Mark(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, is_closed=True)
+"""How far a journal goes that has no extent yet: the first is to be made."""
+
+
 class Journal:
     """The journal in a folder."""
 
@@ -67,11 +73,13 @@ class Journal:
         entropy: Entropy,
         *,
         extent_bytes: int = EXTENT_BYTES,
+        missing: Callable[[str], CordwoodError] = NotFoundError,
     ) -> None:
-        """No I/O."""
+        """No I/O. `missing` makes the error that says that there is no such journal."""
         self.folder = folder
         self.disk = disk
         self.extent_bytes = extent_bytes
+        self._missing = missing
         self._clock = clock
         self._entropy = entropy
         self._locks = Locks(disk, entropy)
@@ -84,6 +92,7 @@ class Journal:
         """Know nothing of the files."""
         self._mutex = threading.RLock()
         self._tail_file: File | None = None
+        self._tail_inode = 0
         self._extent: Extent | None = None
         self._is_recovered = False
 
@@ -172,18 +181,20 @@ class Journal:
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
         """Say which journal it was, of what the disk says."""
-        with told(what, self.folder, NotFoundError):
+        with told(what, self.folder, self._missing):
             yield
 
     def _published(self, extent: Extent, turn: int) -> Mark:
         """Say that the journal goes on with an extent that is empty."""
         self._take(extent)
-        salt, end, number, checksum = extent.start
-        return self.publish(Mark(turn, salt, extent.head.base, end, number, checksum, 0))
+        salt, base, _ = extent.head
+        tail = extent.start[1:]
+        return self.publish(Mark(turn, salt, base, *tail, *tail, 0))
 
     def _current(self) -> Mark:
         """How far it goes, by who is alone; the first time, whatever the tail says."""
         mark = self._read_mark()
+        self.check_there()
         if not self._is_recovered:
             mark, unsynced = self._surveyed(mark)
             if unsynced is not None:
@@ -202,20 +213,19 @@ class Journal:
         """How far it goes by its newest extent, whatever the tail says; and that extent."""
         bases = self.bases()
         if not bases:
-            # Closed, and empty: the first extent is still to be made.
-            return Mark(0, 0, 0, 0, 0, 0, 0, is_closed=True), None
+            return NOWHERE, None
         extent = open_extent(self.disk, self.folder, bases[-1], write=write)
         salt, base, _ = extent.head
         turn = known.turn if known is not None else 0
         tail, newest_us, is_closed = extent.start, 0, False
         if known is not None and (known.salt, known.base) == (salt, base):
-            tail, newest_us, is_closed = known.tail, known.newest_us, known.is_closed
+            tail, newest_us, is_closed = known.synced_tail, known.newest_us, known.is_closed
         synced = tail.end
         for frame in extent.whole_from(tail):
             tail = frames.behind(salt, frame)
             newest_us = max(newest_us, frame.time_us)
             is_closed = frame.kind == END
-        mark = Mark(turn, salt, base, tail.end, tail.number, tail.checksum, newest_us, is_closed)
+        mark = Mark(turn, salt, base, *tail[1:], *tail[1:], newest_us, is_closed)
         if is_closed:
             return mark, extent
         rest = extent.file.read(tail.end, frames.SEARCHED_BYTES)
@@ -226,15 +236,27 @@ class Journal:
         except CorruptionError as error:
             self.damage = error
             behind = [frame.number + frame.span for frame in frames.whole_behind(rest, tail)]
-            mark = mark._replace(number=max([mark.number, *behind]), is_closed=True)
+            mark = mark._replace(number=max([mark.number, *behind]), is_closed=True).synced()
         return mark, extent
 
     def _read_mark(self) -> Mark | None:
         return read_mark(self._tail())
 
+    def check_there(self) -> None:
+        """Make sure that the folder is the one whose files are open.
+
+        Raises:
+            CordwoodError: it was deleted, and perhaps made again.
+        """
+        if self._tail_file is not None:
+            there = self.disk.stat(f"{self.folder}/{TAIL}").inode
+            if there != self._tail_inode:
+                raise self._missing(f"{self.folder} was deleted, and made again")
+
     def _tail(self) -> File:
         if self._tail_file is None:
             self._tail_file = self.disk.open(f"{self.folder}/{TAIL}", create=True)
+            self._tail_inode = self._tail_file.stat().inode
         return self._tail_file
 
     def _lost(self) -> Mark:
@@ -253,7 +275,7 @@ class Turn:
         """Made by `Journal.turn`."""
         self._journal = journal
         self._extent = extent
-        self._synced = mark
+        self._said = mark
         self._mark = mark
 
     @property
@@ -264,7 +286,12 @@ class Turn:
     @property
     def durable(self) -> int:
         """All entries of lower numbers are durable, whatever became of the others."""
-        return self._synced.number
+        return self._said.synced_number
+
+    @property
+    def written(self) -> int:
+        """All entries of lower numbers are there, unless the power fails before a sync."""
+        return self._said.number
 
     @property
     def mark(self) -> Mark:
@@ -291,21 +318,27 @@ class Turn:
         return number
 
     def sync(self) -> None:
-        """Make all that was appended durable, and say so."""
-        if self._mark == self._synced:
+        """Make all that was appended durable, by whomever, and say so."""
+        if self._mark.synced_end == self._mark.end and self._mark == self._said:
             return
         try:
             self._extent.file.sync()
         except OSError:
             # What is on the disk is not known, and not to be found out: see above.
-            self._mark = self._synced
-            self._mark = self._synced = self._journal.publish(self._synced._replace(is_closed=True))
+            synced = self._said.moved(self._said.synced_tail)
+            self._mark = self._said
+            self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
             raise
+        self._mark = self._mark.synced()
+        self.say()
+
+    def say(self) -> None:
+        """Let all know what was appended, durable or not."""
         try:
-            self._mark = self._synced = self._journal.publish(self._mark)
+            self._mark = self._said = self._journal.publish(self._mark)
         except OSError:
             # Nobody will know of it; make sure that nobody finds it either.
-            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._synced.end)
+            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
             raise
 
     def _write(
@@ -318,16 +351,11 @@ class Turn:
             number=number,
             span=span,
             kind=kind,
-            synced=self._synced.end,
+            synced=mark.synced_end,
             time_us=time_us,
         )
         self._extent.file.write(parts, mark.end)
-        self._mark = mark._replace(
-            end=tail.end,
-            number=tail.number,
-            checksum=tail.checksum,
-            newest_us=max(mark.newest_us, time_us),
-        )
+        self._mark = mark.moved(tail)._replace(newest_us=max(mark.newest_us, time_us))
 
     def _close_extent(self) -> None:
         """End the extent, which is full, and begin the next."""
@@ -339,7 +367,7 @@ class Turn:
         ):  # So that the last frame is found at the end; else it is looked for.
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
-        self._synced = self._mark
+        self._said = self._mark
 
 
 _journals: WeakSet[Journal] = WeakSet()

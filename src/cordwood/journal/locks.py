@@ -54,11 +54,12 @@ class Locks:
         Raises:
             StoreError: somebody has had it for too long.
         """
-        patience = Patience(self._wait_s, self._entropy)
+        patience: Patience | None = None
         while True:
             try:
                 return self._disk.hold(path, shared=shared)
             except BlockingIOError:
+                patience = patience or Patience(self._wait_s, self._entropy)
                 if patience.pause():
                     continue
             raise StoreError(

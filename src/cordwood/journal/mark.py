@@ -1,16 +1,17 @@
 """How far a journal goes: a small file beside its extents, `tail`, for all processes that use it.
 
-Two slots of 72 bytes, written in turn, so that one is whole whatever happens to a write::
+Two slots of 96 bytes, written in turn, so that one is whole whatever happens to a write::
 
-    0   u64 how often it was written        40  u64 checksum of its last frame
-    8   u64 salt of the newest extent       48  u64 the newest time of an entry in it, microseconds
-    16  u64 its base                        56  u64 1 if no frame may follow
-    24  u64 where its last frame ends       64  u64 XXH3 of the above
-    32  u64 the number of the next entry
+    0   u64 how often it was written        48  u64 where its last synced frame ends
+    8   u64 salt of the newest extent       56  u64 the number of the entry behind that
+    16  u64 its base                        64  u64 checksum of the last synced frame
+    24  u64 where its last frame ends       72  u64 the newest time of an entry, microseconds
+    32  u64 the number of the next entry    80  u64 1 if no frame may follow
+    40  u64 checksum of its last frame      88  u64 XXH3 of the above
 
-The slot that was written last counts. It is written after every sync, and not synced itself: who
-reads it knows what is durable, and no more. After a power cut it may be old, or gone. That is why
-whoever comes first reads on from there.
+The slot that was written last counts. It is not synced itself: who reads it knows what is durable,
+and no more. After a power cut it may be old, or gone. That is why whoever comes first reads on from
+what was synced.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cordwood.journal.frames import Tail
 from cordwood.store.api import Buffer
 from cordwood.store.disk import File
 
-_MARK = struct.Struct("<QQQQQQQQ")
+_MARK = struct.Struct("<11Q")
 _SUM = struct.Struct("<Q")
 SLOT_BYTES = _MARK.size + _SUM.size
 READS_MAX = 100
@@ -40,6 +41,9 @@ class Mark(NamedTuple):
     end: int
     number: int
     checksum: int
+    synced_end: int
+    synced_number: int
+    synced_checksum: int
     newest_us: int
     is_closed: bool = False
     """Whether no frame may follow: the next entry begins another extent."""
@@ -48,6 +52,21 @@ class Mark(NamedTuple):
     def tail(self) -> Tail:
         """Where the next frame goes."""
         return Tail(self.salt, self.end, self.number, self.checksum)
+
+    @property
+    def synced_tail(self) -> Tail:
+        """What comes before it is durable."""
+        return Tail(self.salt, self.synced_end, self.synced_number, self.synced_checksum)
+
+    def moved(self, tail: Tail) -> Mark:
+        """With frames as far as this, not yet synced."""
+        return self._replace(end=tail.end, number=tail.number, checksum=tail.checksum)
+
+    def synced(self) -> Mark:
+        """With all of them synced."""
+        return self._replace(
+            synced_end=self.end, synced_number=self.number, synced_checksum=self.checksum
+        )
 
 
 def write_mark(file: File, mark: Mark) -> None:

@@ -35,7 +35,7 @@ class Reading:
         """
         mark = self._journal.newest()
         with self._journal.told("read"):
-            while self.number < mark.number:
+            while self.number < mark.synced_number:
                 try:
                     found = self._taken(mark, max_bytes)
                 except RecycledError:
@@ -55,7 +55,7 @@ class Reading:
         """Go on behind the extent that cannot be read; the number that comes next."""
         bases = self._journal.bases()
         later = bisect_right(bases, self.number)
-        self.seek(bases[later] if later < len(bases) else self._journal.newest().number)
+        self.seek(bases[later] if later < len(bases) else self._journal.newest().synced_number)
         return self.number
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Reading:
         limit = None if is_newest else self._next_base(extent)
         found: list[Frame] = []
         size = 0
-        frames = extent.frames_from(tail, mark.end) if is_newest else extent.whole_from(tail)
+        frames = extent.frames_from(tail, mark.synced_end) if is_newest else extent.whole_from(tail)
         for frame in frames:
             if frame.kind == END or (limit is not None and frame.number >= limit):
                 break
@@ -85,7 +85,7 @@ class Reading:
                 raise damage(extent.path, tail.end, f"entries before {limit} are missing")
         self._tail = tail
         if not found and limit is None:
-            raise damage(extent.path, tail.end, f"entries before {mark.number} are missing")
+            raise damage(extent.path, tail.end, f"entries before {mark.synced_number} are missing")
         if not found and limit is not None:
             self._leave()
             self.number = max(self.number, limit)
@@ -103,7 +103,7 @@ class Reading:
                 )
             extent = open_extent(self._journal.disk, self._journal.folder, bases[place])
             is_newest = extent.head.salt == mark.salt
-            limit = mark.end if is_newest else extent.file.stat().size_bytes
+            limit = mark.synced_end if is_newest else extent.file.stat().size_bytes
             self._extent, self._tail = extent, extent.tail_at(self.number, limit)
         return self._extent, self._tail
 

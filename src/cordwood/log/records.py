@@ -166,7 +166,7 @@ def content_of_bodies(bodies: Iterable[bytes]) -> Content:
     num_bytes = sum(map(len, rows))
     check_batch(len(rows), num_bytes)
     body = pa.array(rows, BODY.type)
-    _check_longest(body, "body", RECORD_BYTES_MAX)
+    check_longest(body, "body", RECORD_BYTES_MAX)
     return Content(body, {}, num_bytes)
 
 
@@ -189,23 +189,23 @@ def content_of_arrow(data: pa.Table | pa.RecordBatch) -> Content:
             hint="offset and timestamp are assigned by the log",
         )
     check_batch(data.num_rows, data.nbytes)
-    body = _column(data, BODY)
+    body = arrow_column(data, BODY)
     if body.null_count:
         raise InvalidInputError(f"column body has {body.null_count} nulls", hint="use empty bytes")
-    _check_longest(body, "body", RECORD_BYTES_MAX)
+    check_longest(body, "body", RECORD_BYTES_MAX)
     extra: dict[str, pa.Array] = {}
     if any(f.name in data.schema.names for f in EXTRA):
         extra = {
-            f.name: _column(data, f)
+            f.name: arrow_column(data, f)
             if f.name in data.schema.names
             else pa.nulls(data.num_rows, f.type)
             for f in EXTRA
         }
-        _check_longest(extra["key"], "key", KEY_BYTES_MAX)
-        _check_longest(extra["stream"], "stream name", KEY_BYTES_MAX)
+        check_longest(extra["key"], "key", KEY_BYTES_MAX)
+        check_longest(extra["stream"], "stream name", KEY_BYTES_MAX)
         if pc.any(pc.equal(pc.binary_length(extra["stream"]), 0)).as_py():
             raise InvalidInputError("column stream has an empty name", hint="use null for none")
-        _check_headers(extra["headers"])
+        check_headers(extra["headers"])
         if all(array.null_count == len(array) for array in extra.values()):
             extra = {}
     return Content(body, extra, body.nbytes + sum(a.nbytes for a in extra.values()))
@@ -259,7 +259,12 @@ def iter_records(batch: pa.RecordBatch | pa.Table) -> Iterator[Record]:
     return map(Record, *columns)
 
 
-def _column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
+def arrow_column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
+    """A column of Arrow data, in one piece and of the type it should have.
+
+    Raises:
+        InvalidInputError: it is of another.
+    """
     column = data.column(wanted.name)
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks or [pa.array([], column.type)]
@@ -275,14 +280,14 @@ def _column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         ) from error
 
 
-def _check_headers(headers: pa.Array) -> None:
+def check_headers(headers: pa.Array) -> None:
     """Raise if a header lacks its name or value, is too long, or a record has too many."""
     entries = headers.flatten()
     names, values = entries.field("name"), entries.field("value")
     if entries.null_count or names.null_count or values.null_count:
         raise InvalidInputError("column headers: a header has a name and a value, neither null")
-    _check_longest(names, "header name", KEY_BYTES_MAX)
-    _check_longest(values, "header value", KEY_BYTES_MAX)
+    check_longest(names, "header name", KEY_BYTES_MAX)
+    check_longest(values, "header value", KEY_BYTES_MAX)
     most = pc.max(pc.list_value_length(headers)).as_py()
     if most is not None and most > HEADERS_MAX:
         raise _too_large("headers", most, HEADERS_MAX, "headers")
@@ -304,7 +309,8 @@ def _encode(what: str, text: str) -> bytes:
         raise InvalidInputError(f"{what} {text!r} is not valid text: {error.reason}") from error
 
 
-def _check_longest(array: pa.Array, what: str, most: int) -> None:
+def check_longest(array: pa.Array, what: str, most: int) -> None:
+    """Raise if a value has more bytes than that."""
     longest = pc.max(pc.binary_length(array)).as_py()
     if longest is not None and longest > most:
         raise _too_large(what, longest, most, "bytes")

@@ -20,7 +20,7 @@ open           a file to read and write at any place, many times; what is writte
                once, and is on stable storage when `sync` returns; `allocate` makes room for it
 link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
-unlink, mkdir  as they are
+unlink, mkdir  as they are; so is rmdir
 fsync_dir      every name in the folder, and every name gone from it, is on stable storage
 lock, hold     one holder at a time among all threads and processes, or several that share it; a
                killed holder frees it, a stopped one does not; refused at once if it is held, so it
@@ -201,6 +201,10 @@ class Disk:
     def mkdir(self, path: str) -> None:
         """Make an empty folder."""
         os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
 
     def fsync_dir(self, path: str) -> None:
         """Bring the folder's names to stable storage."""

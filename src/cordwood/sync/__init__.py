@@ -45,6 +45,8 @@ __all__ = [
     "Store",
     "Table",
     "Token",
+    "TopicRecord",
+    "Topics",
     "Witness",
     "Writer",
     "collect_logs",
@@ -58,9 +60,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs `cordwood[search]` is loaded when it is used."""
+    """What is not always needed, or needs an extra, is loaded when it is used."""
     if name == "Collection":
         return lazily("cordwood.sync.collection", name)
     if name == "Index":
         return lazily("cordwood.sync.index", name)
+    if name == "Topics":
+        return lazily("cordwood.sync.topics", name)
+    if name == "TopicRecord":
+        return lazily("cordwood.topics.batch", name)
     raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")

@@ -282,6 +282,15 @@ class CrashDisk(Disk):
         self._step(path)
         self._change(folder, name, self._add(_Folder()))
 
+    def rmdir(self, path: str) -> None:
+        """See `Disk.rmdir`. One step."""
+        self._check_power()
+        if self._folder(self._find(path)).names:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        folder, name = self._parent(path)
+        self._step(path)
+        self._change(folder, name, None)
+
     def fsync_dir(self, path: str) -> None:
         """See `Disk.fsync_dir`. One step."""
         self._check_power()

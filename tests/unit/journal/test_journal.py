@@ -89,6 +89,48 @@ def test_what_was_not_synced_is_not_seen():
     assert [b"a", b"b"] == read(rival)
 
 
+def test_what_is_not_yet_synced_is_read_only_then_and_survives_who_wrote_it():
+    """Also if another one goes on behind it, and if nobody is left who knows of it."""
+    disk = disk_with_folder()
+    journal, other = made(disk), made(disk, seed=2)
+    append(journal, b"a")
+    assert [b"a"] == read(other)
+    with journal.turn() as turn:
+        turn.append([b"b"])
+        turn.say()
+    assert [b"a"] == read(journal)
+    with other.turn() as turn:
+        assert 2 == turn.append([b"c"])
+        turn.say()
+    assert [b"a"] == read(journal)
+    with journal.turn() as turn:
+        turn.sync()
+    assert [b"a", b"b", b"c"] == read(journal) == read(other)
+    with other.turn() as turn:
+        turn.append([b"d"])
+        turn.say()
+    assert [b"a", b"b", b"c", b"d"] == read(made(disk, seed=3)) == read(journal)
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4"])
+def test_a_power_cut_takes_only_what_was_not_synced(model):
+    """And no damage is seen where there is none, whatever of it came through."""
+    for seed in range(40):
+        disk = disk_with_folder(model)
+        journal = made(disk, size=4096)
+        append(journal, *entries(3))
+        for payload in entries(8)[3:]:
+            with journal.turn() as turn:
+                turn.append([payload])
+                turn.say()
+        later = made(disk.power_cut(SeededEntropy(seed)), size=4096, seed=9)
+        found = read(later)
+        assert found == entries(len(found))
+        assert len(found) >= 3
+        assert later.damage is None
+        assert len(found) == append(later, b"more")
+
+
 def test_an_entry_larger_than_an_extent_is_refused():
     """Before anything is written."""
     journal = made(disk_with_folder())

@@ -1,0 +1,1 @@
+"""Topics: named partitions of keyed records, in a local directory or on an object store."""

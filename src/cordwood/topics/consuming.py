@@ -1,0 +1,203 @@
+"""Reading a topic: the partitions that are ours, one after the other, as they grow."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from cordwood.base.clock import Clock
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CordwoodWarning,
+    InvalidInputError,
+    StateError,
+)
+from cordwood.topics.home import Home, Membership, Scanning, missing_topic
+
+Start = Literal["oldest", "newest"]
+Positions = Callable[[int], int | None]
+
+REFRESH_S = 1.0
+"""So often a member of a group asks who else is there."""
+PAUSE_FIRST_S = 0.001
+PAUSE_MAX_S = 0.05
+
+
+class Fetched(NamedTuple):
+    """Records of one partition."""
+
+    partition: int
+    batch: pa.RecordBatch
+    next: int
+    """The offset that comes after them."""
+
+
+class Consuming:
+    """A consumer, whatever it is made of; one thread uses it, any may close it."""
+
+    def __init__(
+        self,
+        home: Home,
+        namespace: str,
+        topic: str,
+        clock: Clock,
+        *,
+        group: str | None,
+        start: Start,
+        positions: Positions | None,
+    ) -> None:
+        """Join the group, if there is one; without, all partitions are read."""
+        if start not in ("oldest", "newest"):
+            raise InvalidInputError(f"start is 'oldest' or 'newest', not {start!r}")
+        self._home = home
+        self._topic = namespace, topic
+        self._clock = clock
+        self._start = start
+        self._known = positions
+        self._stopped = threading.Event()
+        self._is_closed = False
+        self._scans: dict[int, Scanning] = {}
+        self._done: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._refreshed_s = float("-inf")
+        self._turn = 0
+        self._first = home.partition(namespace, topic, 0)
+        self._count = self._first.config.partitions
+        self._member: Membership | None = None
+        if group is not None:
+            self._member = home.join(namespace, topic, group)
+
+    @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions that are read."""
+        return frozenset(self._scans)
+
+    def poll(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
+        """The next records of some partition; None if there are none in that time, or on close."""
+        self._check_open()
+        until_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
+        pause_s = PAUSE_FIRST_S
+        while not self._stopped.is_set():
+            self.refresh()
+            found = self._fetch(max_bytes)
+            if found is not None:
+                return found
+            left_s = PAUSE_MAX_S if until_s is None else until_s - self._clock.monotonic_s()
+            if left_s <= 0 or self._stopped.wait(min(pause_s, left_s)):
+                return None
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return None
+
+    def refresh(self) -> None:
+        """Ask, if it is time, which partitions are ours."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._refreshed_s < REFRESH_S and self._scans:
+            return
+        self._refreshed_s = now_s
+        if self._home.partition(*self._topic, 0) is not self._first:
+            raise missing_topic(*self._topic)
+        owned = frozenset(range(self._count)) if self._member is None else self._member.owned()
+        for partition in set(self._scans) - owned:
+            self._scans.pop(partition).close()
+            self._done.pop(partition, None)
+            self._committed.pop(partition, None)
+        fresh = sorted(owned - set(self._scans))
+        if not fresh:
+            return
+        committed = {} if self._member is None else self._member.positions()
+        for partition in fresh:
+            self._scans[partition] = self._begin(partition, committed.get(partition))
+
+    def done(self, partition: int, offset: int) -> None:
+        """All records of a partition before this one were handed out."""
+        self._done[partition] = offset
+
+    def position(self, partition: int) -> int | None:
+        """The record of a partition that comes next; None if the partition is not ours."""
+        scan = self._scans.get(partition)
+        return self._done.get(partition, scan.offset) if scan is not None else None
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go on from another record."""
+        if partition not in self._scans:
+            raise StateError(f"partition {partition} is not this consumer's")
+        self._scans[partition].seek(offset)
+        self._done[partition] = offset
+
+    def commit(self, positions: Mapping[int, int] | None) -> None:
+        """Let the group go on behind what was handed out, or from here."""
+        self._check_open()
+        if self._member is None:
+            raise StateError(
+                "a consumer without a group has nowhere to commit to", hint="name a group"
+            )
+        moved = dict(positions or {})
+        if positions is None:
+            moved = {
+                partition: offset
+                for partition, offset in self._done.items()
+                if self._committed.get(partition) != offset
+            }
+        self._member.commit(moved)
+        self._committed.update(moved)
+
+    def stop(self) -> None:
+        """End a poll under way, in whatever thread, and let no other begin."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Leave the group; twice is no error."""
+        self._stopped.set()
+        self._is_closed = True
+        for scan in self._scans.values():
+            scan.close()
+        self._scans.clear()
+        if self._member is not None:
+            self._member.leave()
+
+    def _begin(self, partition: int, committed: int | None) -> Scanning:
+        part = self._home.partition(*self._topic, partition)
+        at = self._known(partition) if self._known is not None else committed
+        if at is None:
+            bounds = part.bounds()
+            at = bounds.oldest if self._start == "oldest" else bounds.next
+        elif committed is not None:
+            self._committed[partition] = committed
+        return part.scan(at)
+
+    def _fetch(self, max_bytes: int) -> Fetched | None:
+        """Records of the next partition that has some."""
+        partitions = sorted(self._scans)
+        for step in range(len(partitions)):
+            partition = partitions[(self._turn + step) % len(partitions)]
+            scan = self._scans[partition]
+            done = self._done.get(partition, scan.offset)
+            if done != scan.offset:  # Not all that was fetched was handed out.
+                scan.seek(done)
+            try:
+                batches = scan.take(max_bytes)
+            except CollectedError as error:
+                oldest = self._home.partition(*self._topic, partition).bounds().oldest
+                warnings.warn(
+                    f"partition {partition}: records {scan.offset} to {oldest - 1} were deleted "
+                    f"before they were read; going on from {oldest} ({error.message})",
+                    CordwoodWarning,
+                    stacklevel=2,
+                )
+                scan.seek(oldest)
+                batches = scan.take(max_bytes)
+            self._done[partition] = done if batches else scan.offset
+            if batches:
+                self._turn = (self._turn + step + 1) % len(partitions)
+                joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+                return Fetched(partition, joined[0], scan.offset)
+        return None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError("the consumer is closed", code=Code.CLOSED)

@@ -1,0 +1,291 @@
+"""Topics, blocking: what the async classes and their twins are made of."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
+from cordwood.topics.batch import Columns, Producer, Row
+from cordwood.topics.config import Ack, TopicConfig, checked
+from cordwood.topics.home import Bounds, Home, Partition
+from cordwood.topics.names import check_name, name_id
+from cordwood.topics.routing import Router
+
+WORKERS = 4
+"""Threads of a producer that append to partitions, each to its own."""
+
+
+class Where(NamedTuple):
+    """Where a record is."""
+
+    partition: int
+    offset: int
+
+
+class Sent(Sequence[Where]):
+    """Where records are that were sent together."""
+
+    def __init__(self, partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+        """One of each for every record, in the order in which they were given."""
+        self.partitions = partitions
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Sent(self.partitions[place], self.offsets[place])
+        return Where(int(self.partitions[place]), int(self.offsets[place]))
+
+
+class Lag(NamedTuple):
+    """How far a group is in a partition."""
+
+    partition: int
+    position: int
+    next: int
+
+    @property
+    def records(self) -> int:
+        """How many it has not read."""
+        return max(0, self.next - self.position)
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """What a partition holds."""
+
+    partition: int
+    oldest: int
+    next: int
+    properties: dict[str, str]
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    """What a topic is, and what it holds."""
+
+    namespace: str
+    topic: str
+    namespace_id: int
+    topic_id: int
+    config: TopicConfig
+    partitions: list[PartitionState]
+    groups: list[str]
+
+
+class Engine:
+    """All topics of a home."""
+
+    def __init__(self, home: Home, clock: Clock, entropy: Entropy) -> None:
+        """No I/O."""
+        self.home = home
+        self.clock = clock
+        self.entropy = entropy
+
+    def create(
+        self,
+        config: TopicConfig,
+        partition_properties: Mapping[int, Mapping[str, str]] | None,
+        *,
+        exist_ok: bool,
+    ) -> None:
+        """Make a topic."""
+        if not isinstance(partition_properties or {}, Mapping):
+            raise InvalidInputError("partition_properties maps partitions to their properties")
+        attached = dict(partition_properties or {})
+        made = checked(msgspec.structs.replace(config, created_us=self.clock.now_us()))
+        for number in attached:
+            if number not in range(made.partitions):
+                raise InvalidInputError(f"there is no partition {number!r} to attach properties to")
+        if exist_ok and (config.namespace, config.topic) in self.home.topics(config.namespace):
+            return
+        self.home.create(
+            [
+                checked(
+                    msgspec.structs.replace(
+                        made, partition_properties=dict(attached.get(number, {}))
+                    )
+                )
+                for number in range(made.partitions)
+            ]
+        )
+
+    def names(self, namespace: str | int, topic: str | int) -> tuple[str, str]:
+        """The names of a topic, of which the ids may be given instead.
+
+        Raises:
+            NotFoundError: nothing has such an id.
+        """
+        if isinstance(namespace, str) and isinstance(topic, str):
+            return check_name("namespace", namespace), check_name("topic", topic)
+        for space, name in self.home.topics():
+            if namespace in (space, name_id(space)) and topic in (name, name_id(name)):
+                return space, name
+        raise NotFoundError(f"there is no topic {namespace}/{topic}")
+
+    def partitions(self, namespace: str, topic: str) -> list[Partition]:
+        """The partitions of a topic."""
+        count = self.home.partition(namespace, topic, 0).config.partitions
+        return [self.home.partition(namespace, topic, number) for number in range(count)]
+
+    def describe(self, namespace: str, topic: str) -> TopicState:
+        """What a topic is, and what it holds."""
+        found = []
+        for number, partition in enumerate(self.partitions(namespace, topic)):
+            bounds = partition.bounds()
+            properties = partition.config.partition_properties
+            found.append(PartitionState(number, bounds.oldest, bounds.next, properties))
+        return TopicState(
+            namespace,
+            topic,
+            name_id(namespace),
+            name_id(topic),
+            self.home.partition(namespace, topic, 0).config,
+            found,
+            sorted(self.home.groups(namespace, topic)),
+        )
+
+    def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
+        """How far a group is, partition by partition."""
+        groups = self.home.groups(namespace, topic)
+        if group not in groups:
+            raise NotFoundError(
+                f"{namespace}/{topic} has no group {group!r}", hint="a consumer makes it"
+            )
+        found = []
+        for number, partition in enumerate(self.partitions(namespace, topic)):
+            bounds: Bounds = partition.bounds()
+            position = groups[group].get(number, bounds.oldest)
+            found.append(Lag(number, position, bounds.next))
+        return found
+
+
+class Sending:
+    """A producer, whatever it is made of."""
+
+    def __init__(self, engine: Engine, namespace: str, topic: str, name: str | None) -> None:
+        """Any number of threads use it. With a name, records may have sequence numbers."""
+        self.topic = namespace, topic
+        self.partitions = engine.partitions(namespace, topic)
+        self.config = self.partitions[0].config
+        self.router = Router(self.config, WORKERS)
+        self.producer_id = None if name is None else xxhash.xxh64_intdigest(name.encode())
+        self._workers: list[ThreadPoolExecutor | None] = [None] * WORKERS
+        self._mutex = threading.Lock()
+        self._is_closed = False
+        self._process = os.getpid()
+
+    def whose(self, sequence: int | None) -> Producer | None:
+        """Whose record it is, by its sequence number.
+
+        Raises:
+            InvalidInputError: the producer has no name.
+        """
+        if sequence is None:
+            return None
+        if self.producer_id is None:
+            raise InvalidInputError(
+                "a sequence number is one of a producer that has a name",
+                hint='open the producer with name="…"',
+            )
+        if sequence not in range(1 << 63):
+            raise InvalidInputError(f"{sequence!r} is no sequence number: they begin with 0")
+        return Producer(self.producer_id, sequence)
+
+    def send_one(self, row: Row, chosen: int | None, sequence: int | None) -> Where:
+        """Append one record, here; the threads that do so at once share a sync."""
+        self.check_open()
+        partition = self.router.place_one(row, chosen)
+        return Where(partition, self.partitions[partition].append_one(row, self.whose(sequence)))
+
+    def send_all(self, columns: Columns, chosen: Any) -> Sent:
+        """Append records, those of different partitions at once."""
+        self.check_open()
+        parts = self.router.split(columns, chosen)
+        if len(parts) == 1:
+            firsts = [self.partitions[parts[0][0]].append(columns)]
+        else:
+            work = [
+                self._worker(number).submit(self.partitions[number].append, columns.take(rows))
+                for number, rows in parts
+            ]
+            firsts = [one.result() for one in work]
+        return self.sent(parts, firsts, len(columns))
+
+    def sent(
+        self, parts: list[tuple[int, npt.NDArray[np.int64]]], firsts: list[int], count: int
+    ) -> Sent:
+        """Where all records are."""
+        partitions, offsets = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for (number, rows), first in zip(parts, firsts, strict=True):
+            partitions[rows] = number
+            offsets[rows] = first + np.arange(len(rows))
+        return Sent(partitions, offsets)
+
+    def close(self) -> None:
+        """Wait for what is under way; twice is no error."""
+        self._is_closed = True
+        with self._mutex:
+            workers, self._workers = self._workers, [None] * WORKERS
+        for worker in workers:
+            if worker is not None:
+                worker.shutdown()
+
+    def check_open(self) -> None:
+        """Raise if it is closed, or is another process's."""
+        if self._is_closed:
+            raise StateError("the producer is closed", hint="open another")
+        if self._process != os.getpid():
+            raise StateError(
+                "the producer was opened before this process was forked", hint="open another"
+            )
+
+    def _worker(self, partition: int) -> ThreadPoolExecutor:
+        """The thread that owns a partition."""
+        owner = self.router.owners[partition]
+        with self._mutex:
+            worker = self._workers[owner]
+            if worker is None:
+                worker = ThreadPoolExecutor(1, f"cordwood-topics-{owner}")
+                self._workers[owner] = worker
+            return worker
+
+
+def config_of(
+    namespace: str,
+    topic: str,
+    *,
+    partitions: int,
+    compaction: bool,
+    properties: Mapping[str, str] | None,
+    retention_s: float | None,
+    retention_bytes: int | None,
+    ack: Ack,
+    flush_period_s: float,
+    extent_bytes: int,
+    tombstone_s: float,
+) -> TopicConfig:
+    """A config out of what a user says."""
+    return TopicConfig(
+        namespace=namespace,
+        topic=topic,
+        partitions=partitions,
+        compaction=bool(compaction),
+        properties=dict(properties or {}),
+        retention_s=retention_s,
+        retention_bytes=retention_bytes,
+        ack=ack,
+        flush_period_s=flush_period_s,
+        extent_bytes=extent_bytes,
+        tombstone_s=tombstone_s,
+    )

@@ -1,0 +1,253 @@
+"""Topics in a local directory, shared by any number of processes and threads.
+
+::
+
+    {namespace}/{topic}/{partition}/    a partition (partition.py), from 0 on
+    {namespace}/{topic}/groups/         groups of consumers (members.py)
+
+A topic is made aside, whole, and then gets its name; to delete it, it is given another name, and
+then removed. Both names begin with a dot, as no topic's does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    CordwoodError,
+    CorruptionError,
+    NotFoundError,
+)
+from cordwood.journal.failures import told
+from cordwood.store.disk import Disk
+from cordwood.topics import config as config_file
+from cordwood.topics.config import TopicConfig
+from cordwood.topics.home import missing_topic
+from cordwood.topics.members import LocalMember, delete_group, group_positions
+from cordwood.topics.names import name_id
+from cordwood.topics.partition import LocalPartition
+
+METADATA = "metadata"
+GROUPS = "groups"
+
+
+class Folder:
+    """The topics in a directory."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Name the directory; no I/O."""
+        self._root = os.path.abspath(root)
+        self._disk = Disk() if disk is None else disk
+        self._clock = clock
+        self._entropy = entropy
+        self._mutex = threading.Lock()
+        self._partitions: dict[tuple[str, str, int], tuple[int, LocalPartition]] = {}
+        """Those that are open, each with what tells it from a later one of the same name."""
+
+    @property
+    def name(self) -> str:
+        """See `Home`."""
+        return self._root
+
+    def create(self, configs: Sequence[TopicConfig]) -> None:
+        """See `Home`."""
+        namespace, topic = configs[0].namespace, configs[0].topic
+        place = self._path(namespace, topic)
+        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
+        with told("create", place):
+            self._check_free(namespace, topic)
+            self._make_folder(self._path(namespace))
+            try:
+                self._furnish(aside, configs)
+                self._disk.rename(aside, place)
+            except OSError as error:
+                with suppress(OSError):
+                    self._remove_tree(aside)
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise _there(namespace, topic) from error
+                raise
+            self._disk.fsync_dir(self._path(namespace))
+
+    def topics(self, namespace: str | None = None) -> list[tuple[str, str]]:
+        """See `Home`."""
+        with told("list", self._root):
+            spaces = self._names("") if namespace is None else [namespace]
+            return sorted((space, topic) for space in spaces for topic in self._names(space))
+
+    def partition(self, namespace: str, topic: str, number: int) -> LocalPartition:
+        """See `Home`."""
+        key = namespace, topic, number
+        folder = self._path(namespace, topic, str(number))
+        with told("open", folder, lambda _: self._missing(namespace, topic, number)):
+            inode = self._disk.stat(f"{folder}/{METADATA}").inode
+        with self._mutex:
+            if key in self._partitions and self._partitions[key][0] != inode:
+                self._partitions.pop(key)[1].journal.close()  # It was deleted, and made again.
+            if key not in self._partitions:
+                config = self._config(namespace, topic, number)
+                opened = LocalPartition(folder, config, self._disk, self._clock, self._entropy)
+                self._partitions[key] = inode, opened
+            return self._partitions[key][1]
+
+    def join(self, namespace: str, topic: str, group: str) -> LocalMember:
+        """See `Home`."""
+        partitions = self.partition(namespace, topic, 0).config.partitions
+        folder = self._path(namespace, topic, GROUPS, group)
+        with told("join", folder):
+            self._make_folder(folder)
+        return LocalMember(folder, partitions, self._disk, self._entropy)
+
+    def groups(self, namespace: str, topic: str) -> dict[str, dict[int, int]]:
+        """See `Home`."""
+        folder = self._path(namespace, topic, GROUPS)
+        with told("read", folder):
+            try:
+                found = sorted(name for name, kind in self._disk.scan(folder) if kind == "folder")
+            except FileNotFoundError:
+                return {}
+            return {name: group_positions(f"{folder}/{name}", self._disk) for name in found}
+
+    def delete_group(self, namespace: str, topic: str, group: str) -> None:
+        """See `Home`."""
+        folder = self._path(namespace, topic, GROUPS, group)
+        with told("delete", folder, lambda _: NotFoundError(f"there is no group {group!r}")):
+            delete_group(folder, self._disk)
+
+    def delete(self, namespace: str, topic: str) -> None:
+        """See `Home`."""
+        place = self._path(namespace, topic)
+        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
+        with told("delete", place, lambda _: missing_topic(namespace, topic)), ExitStack() as held:
+            for number in self._numbers(namespace, topic):
+                # Appends under way end first, and none begins before the topic is gone.
+                with suppress(CordwoodError):
+                    alone = self.partition(namespace, topic, number).journal.alone()
+                    held.enter_context(alone)
+            self._disk.rename(place, aside)
+            self._disk.fsync_dir(self._path(namespace))
+        self._forget(namespace, topic)
+        with told("delete", place):
+            self._remove_tree(aside)
+            with suppress(OSError):  # A namespace is there as long as it has topics.
+                self._disk.rmdir(self._path(namespace))
+
+    def close(self) -> None:
+        """See `Home`."""
+        with self._mutex:
+            partitions, self._partitions = list(self._partitions.values()), {}
+        for _, partition in partitions:
+            partition.close()
+
+    def _config(self, namespace: str, topic: str, number: int) -> TopicConfig:
+        path = self._path(namespace, topic, str(number), METADATA)
+        with told("open", path, lambda _: self._missing(namespace, topic, number)):
+            config = config_file.decoded(bytes(self._disk.read(path)[1]), path)
+        if (config.namespace, config.topic) != (namespace, topic):
+            raise CorruptionError(
+                f"{path} is that of {config.namespace}/{config.topic}",
+                where=path,
+                hint="a topic is not renamed by moving its folder: move it back",
+            )
+        return config
+
+    def _missing(self, namespace: str, topic: str, number: int) -> CordwoodError:
+        """There is no such topic, or it has fewer partitions, or its file is gone."""
+        numbers = self._numbers(namespace, topic)
+        if number in numbers:
+            path = self._path(namespace, topic, str(number), METADATA)
+            return CorruptionError(f"{path} is missing", where=path, hint="bring it back")
+        if numbers:
+            return NotFoundError(
+                f"{namespace}/{topic} has partitions 0 to {max(numbers)}, and no {number}"
+            )
+        return missing_topic(namespace, topic)
+
+    def _numbers(self, namespace: str, topic: str) -> list[int]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = self._disk.scan(self._path(namespace, topic))
+            return sorted(int(name) for name, _ in found if name.isdecimal() and name.isascii())
+        return []
+
+    def _check_free(self, namespace: str, topic: str) -> None:
+        """Make sure that neither name nor id is another's."""
+        for what, name, others in (
+            ("namespace", namespace, self._names("")),
+            ("topic", topic, self._names(namespace)),
+        ):
+            for other in others:
+                if other != name and name_id(other) == name_id(name):
+                    raise AlreadyExistsError(
+                        f"{what} {name!r} has the same id as {other!r}", hint="choose another name"
+                    )
+        if topic in self._names(namespace):
+            raise _there(namespace, topic)
+
+    def _furnish(self, aside: str, configs: Sequence[TopicConfig]) -> None:
+        """Make a folder with all that an empty topic has."""
+        self._disk.mkdir(aside)
+        for number, config in enumerate(configs):
+            self._disk.mkdir(f"{aside}/{number}")
+            data = config_file.encoded(config)
+            self._disk.write(f"{aside}/{number}/{METADATA}", data, config.created_us * 1000)
+            self._disk.fsync_dir(f"{aside}/{number}")
+        self._disk.fsync_dir(aside)
+
+    def _make_folder(self, path: str) -> None:
+        """Make a folder, and those above it, if they are not there; their names are durable."""
+        with suppress(FileNotFoundError):
+            if self._disk.stat(path).kind != "folder":
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            return
+        above = os.path.dirname(path)
+        self._make_folder(above)
+        with suppress(FileExistsError):
+            self._disk.mkdir(path)
+        self._disk.fsync_dir(above)
+
+    def _remove_tree(self, path: str) -> None:
+        if not self._disk.inline:
+            shutil.rmtree(path)
+            return
+        for name, kind in self._disk.scan(path):
+            if kind == "folder":
+                self._remove_tree(f"{path}/{name}")
+            else:
+                self._disk.unlink(f"{path}/{name}")
+        self._disk.rmdir(path)
+
+    def _forget(self, namespace: str, topic: str) -> None:
+        with self._mutex:
+            keys = [key for key in self._partitions if key[:2] == (namespace, topic)]
+            gone = [self._partitions.pop(key) for key in keys]
+        for _, partition in gone:
+            partition.journal.close()
+
+    def _names(self, space: str) -> list[str]:
+        """The namespaces, or the topics of one; none if there is no such folder."""
+        with suppress(FileNotFoundError):
+            found = self._disk.scan(self._path(space) if space else self._root)
+            return sorted(name for name, kind in found if kind == "folder" and name[0] != ".")
+        return []
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._root, *names))
+
+
+def _there(namespace: str, topic: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"topic {namespace}/{topic} exists already", hint="use it, or choose another name"
+    )

@@ -1,0 +1,158 @@
+"""What topics need of the place where they live.
+
+There are two: a directory, where a partition is a journal (folder.py), and an object store, where
+it is a log (shelf.py). All methods block; the async classes call them in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from cordwood.base.errors import NotFoundError
+from cordwood.topics.batch import Columns, Producer, Row
+from cordwood.topics.config import TopicConfig
+
+
+class Bounds(NamedTuple):
+    """Which records there are: from `oldest` on, up to but without `next`."""
+
+    oldest: int
+    next: int
+
+
+class Scanning(Protocol):
+    """A place in a partition; one thread uses it."""
+
+    offset: int
+    """Of the record that comes next."""
+
+    def take(self, max_bytes: int = ...) -> list[pa.RecordBatch]:
+        """The records that come next; none at the end.
+
+        Raises:
+            CollectedError: they are gone.
+            CorruptionError: they are damaged; `skip` goes on behind them.
+        """
+        ...
+
+    def seek(self, offset: int) -> None:
+        """Go on from another record."""
+        ...
+
+    def skip(self) -> int:
+        """Go on behind what cannot be read; the offset that comes next."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Partition(Protocol):
+    """One partition of a topic."""
+
+    @property
+    def config(self) -> TopicConfig:
+        """What it is."""
+        ...
+
+    def append(self, columns: Columns, producer: Producer | None = None) -> int:
+        """Append records; the offset of the first. They are acknowledged when this returns."""
+        ...
+
+    def append_one(self, row: Row, producer: Producer | None = None) -> int:
+        """The same with one record."""
+        ...
+
+    async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
+        """The same with one record, for a task."""
+        ...
+
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+        """The same for a task."""
+        ...
+
+    def bounds(self) -> Bounds:
+        """Which records there are."""
+        ...
+
+    def scan(self, offset: int) -> Scanning:
+        """Read from here on."""
+        ...
+
+    def close(self) -> None:
+        """Make durable what is not yet, and let go of it."""
+        ...
+
+
+class Membership(Protocol):
+    """One member of a group of consumers."""
+
+    def owned(self) -> frozenset[int]:
+        """The partitions that are this member's now; asks who else is there."""
+        ...
+
+    def positions(self) -> dict[int, int]:
+        """Where the group goes on, for the partitions for which that is known."""
+        ...
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Let the group go on from here, in partitions that are this member's.
+
+        Raises:
+            ConflictError: one of them is not, any more.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Give up all partitions; twice is no error."""
+        ...
+
+
+class Home(Protocol):
+    """Where topics live."""
+
+    @property
+    def name(self) -> str:
+        """For errors."""
+        ...
+
+    def create(self, configs: Sequence[TopicConfig]) -> None:
+        """Make a topic of these partitions; AlreadyExistsError if there is one."""
+        ...
+
+    def topics(self, namespace: str | None = None) -> list[tuple[str, str]]:
+        """All topics, by namespace and name, in order."""
+        ...
+
+    def partition(self, namespace: str, topic: str, number: int) -> Partition:
+        """A partition; the same object each time."""
+        ...
+
+    def join(self, namespace: str, topic: str, group: str) -> Membership:
+        """Be one of a group of consumers."""
+        ...
+
+    def groups(self, namespace: str, topic: str) -> dict[str, dict[int, int]]:
+        """Where each group goes on, by partition."""
+        ...
+
+    def delete_group(self, namespace: str, topic: str, group: str) -> None:
+        """Forget a group; StateError while it has members."""
+        ...
+
+    def delete(self, namespace: str, topic: str) -> None:
+        """Delete a topic; NotFoundError if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+def missing_topic(namespace: str, topic: str) -> NotFoundError:
+    """The error for a topic that is not there."""
+    return NotFoundError(f"there is no topic {namespace}/{topic}", hint="create the topic first")

@@ -1,0 +1,317 @@
+"""A partition in a directory: a journal whose entries are batches of records.
+
+::
+
+    metadata         what the topic and the partition are (config.py)
+    {offset}.wal     extents of the journal: records from this offset on
+    tail, lock, …    see journal/journal.py
+
+Offsets count records, from 0 on. An append is acknowledged when it is synced, unless the topic says
+`flush`: then when it is written, and all that was written is synced once in a flush period. What a
+power cut takes in between is lost, and what is lost nobody has read; a process that dies takes
+nothing with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import CordwoodError, LimitError
+from cordwood.journal.extent import END_BYTES, FRAMES_AT
+from cordwood.journal.frames import OVERHEAD
+from cordwood.journal.group import Group, Ticket
+from cordwood.journal.journal import Journal, Turn
+from cordwood.journal.reading import READ_BYTES, Reading
+from cordwood.store.disk import Disk
+from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, joined
+from cordwood.topics.config import TopicConfig
+from cordwood.topics.home import Bounds, missing_topic
+from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
+
+BATCH_BYTES = 1 << 20
+"""Records are written in batches of about this size."""
+BATCH_HEAD_BYTES = 256
+ROW_BYTES = 32
+"""What a batch costs, and a record of it, beside their content: not more than that."""
+
+
+class _Append(NamedTuple):
+    rows: Columns | Row
+    records: int
+    producer: Producer | None
+
+
+class LocalPartition:
+    """One partition. Any number of threads, tasks and processes append to it and read it."""
+
+    def __init__(
+        self, folder: str, config: TopicConfig, disk: Disk, clock: Clock, entropy: Entropy
+    ) -> None:
+        """No I/O."""
+        self.config = config
+        self.journal = Journal(
+            folder,
+            disk,
+            clock,
+            entropy,
+            extent_bytes=config.extent_bytes,
+            missing=lambda _: missing_topic(config.namespace, config.topic),
+        )
+        self._clock = clock
+        self._room = config.extent_bytes - FRAMES_AT - END_BYTES - OVERHEAD - BATCH_HEAD_BYTES
+        self._group: Group[_Append, int] = Group(self._commit)
+        self._sequences = Sequences()
+        self._mutex = threading.Lock()
+        self._flushing: threading.Timer | None = None
+        _open_partitions.add(self)
+
+    def append(self, columns: Columns, producer: Producer | None = None) -> int:
+        """See `Partition`."""
+        offsets = [self._group.call(*item) for item in self._items(columns, producer)]
+        return offsets[0]
+
+    def append_one(self, row: Row, producer: Producer | None = None) -> int:
+        """See `Partition`."""
+        return self._group.call(*self._item(row, 1, row.size_bytes + ROW_BYTES, producer))
+
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+        """See `Partition`."""
+        offsets = [await self._group.call_async(*item) for item in self._items(columns, producer)]
+        return offsets[0]
+
+    async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
+        """See `Partition`."""
+        item = self._item(row, 1, row.size_bytes + ROW_BYTES, producer)
+        return await self._group.call_async(*item)
+
+    def next_sequence(self, producer_id: int) -> int | None:
+        """The lowest sequence that a producer has not sent; None if nothing of it is known."""
+        with self.journal.turn() as turn:
+            self._learn(turn)
+            return self._sequences.next_of(producer_id)
+
+    def bounds(self) -> Bounds:
+        """See `Partition`."""
+        mark = self.journal.newest()
+        with self.journal.told("read"):
+            bases = self.journal.bases()
+        return Bounds(bases[0] if bases else mark.synced_number, mark.synced_number)
+
+    def scan(self, offset: int) -> LocalScanning:
+        """See `Partition`."""
+        return LocalScanning(self.journal, offset)
+
+    def flush(self) -> None:
+        """Make durable what was written, by whichever process."""
+        with self.journal.turn() as turn:
+            turn.sync()
+
+    def close(self) -> None:
+        """See `Partition`."""
+        with self._mutex:
+            flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.cancel()
+            self.flush()
+        self.journal.close()
+
+    def _items(self, columns: Columns, producer: Producer | None) -> Iterator[tuple[_Append, int]]:
+        """What is to be appended, in parts that fit."""
+        at = 0
+        for part in split(columns, min(BATCH_BYTES, self._room)):
+            whose = producer and Producer(producer.id, producer.sequence + at)
+            yield self._item(part, len(part), content_bytes(part), whose)
+            at += len(part)
+
+    def _item(
+        self, rows: Columns | Row, records: int, size: int, producer: Producer | None
+    ) -> tuple[_Append, int]:
+        if size > self._room:
+            raise LimitError(
+                f"a record of {size} bytes does not fit into an extent of {self._room}",
+                hint="keep it elsewhere and append its name, or create the topic with larger "
+                "extents",
+            )
+        return _Append(rows, records, producer), size
+
+    def _commit(self, tickets: Sequence[Ticket[_Append, int]]) -> None:
+        """Write what several have handed in, sync once, and tell each where its records are."""
+        written: list[tuple[Ticket[_Append, int], int]] = []
+        turn: Turn | None = None
+        try:
+            with self.journal.turn() as turn:
+                if any(ticket.item.producer for ticket in tickets):
+                    self._learn(turn)
+                for batch in _batches(tickets):
+                    self._write(turn, batch, written)
+                if self.config.ack == "flush":
+                    turn.say()
+                    self._flush_soon()
+                else:
+                    turn.sync()
+        except BaseException:
+            self._sequences = Sequences()  # It may know of records that are not there.
+            raise
+        finally:
+            limit = 0
+            if turn is not None:
+                limit = turn.written if self.config.ack == "flush" else turn.durable
+            for ticket, offset in written:
+                if offset + ticket.item.records <= limit:
+                    ticket.succeed(offset)
+
+    def _write(
+        self,
+        turn: Turn,
+        tickets: list[Ticket[_Append, int]],
+        written: list[tuple[Ticket[_Append, int], int]],
+    ) -> None:
+        """Append a batch, as one entry."""
+        now_us = self._clock.now_us()
+        producer = tickets[0].item.producer
+        if producer is not None:
+            found = self._sequences.offset_of(producer)
+            if found is not None:
+                tickets[0].succeed(found)
+                return
+        columns = joined([ticket.item.rows for ticket in tickets], now_us)
+        newest_us = now_us if columns.times_us is None else int(columns.times_us.max())
+        payload = encoded(columns, producer=producer)
+        offset = turn.append(payload, span=len(columns), time_us=newest_us)
+        if producer is not None:
+            self._sequences.add(producer, len(columns), offset)
+        for ticket in tickets:
+            written.append((ticket, offset))
+            offset += ticket.item.records
+
+    def _learn(self, turn: Turn) -> None:
+        """Find out what producers appended, in other processes, or before this one was there."""
+        seen = self._sequences.seen
+        if seen is None:
+            seen = max(self.bounds().oldest, turn.number - SEARCHED_RECORDS)
+        turn.sync()
+        reading = Reading(self.journal, seen)
+        while frames := reading.take():
+            for frame in frames:
+                self._sequences.note(frame)
+        reading.close()
+        self._sequences.seen = turn.number
+
+    def _flush_soon(self) -> None:
+        """Make sure that what was written is synced within the flush period."""
+        with self._mutex:
+            if self._flushing is None:
+                self._flushing = threading.Timer(self.config.flush_period_s, self._flush_now)
+                self._flushing.daemon = True
+                self._flushing.start()
+
+    def _flush_now(self) -> None:
+        with self._mutex:
+            self._flushing = None
+        with suppress(CordwoodError):  # Whoever appends next, or reads, is told.
+            self.flush()
+
+
+class LocalScanning:
+    """A place in a partition."""
+
+    def __init__(self, journal: Journal, offset: int) -> None:
+        """No I/O."""
+        self._reading = Reading(journal, offset)
+        self.offset = offset
+
+    def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
+        """See `Scanning`."""
+        found = []
+        for frame in self._reading.take(max_bytes):
+            batch = decoded(frame.payload, frame.number, frame.time_us)
+            if frame.number < self.offset:
+                batch = batch.filter(pc.field("offset") >= self.offset)
+            self.offset = frame.number + frame.span
+            if batch.num_rows:
+                found.append(batch)
+        return found
+
+    def seek(self, offset: int) -> None:
+        """See `Scanning`."""
+        self._reading.seek(offset)
+        self.offset = offset
+
+    def skip(self) -> int:
+        """See `Scanning`."""
+        self.offset = self._reading.skip()
+        return self.offset
+
+    def close(self) -> None:
+        """See `Scanning`."""
+        self._reading.close()
+
+
+def content_bytes(columns: Columns) -> int:
+    """About how large these records are in a batch, and not less."""
+    size = ROW_BYTES * len(columns)
+    for array in (columns.values, columns.keys):
+        if array is not None and len(array):
+            ends = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+            size += int(ends[-1]) - int(ends[0])
+    return size + (0 if columns.headers is None else int(columns.headers.nbytes))
+
+
+def split(columns: Columns, size_bytes: int) -> Iterator[Columns]:
+    """The records in parts of about this size; one that is larger is a part by itself."""
+    if content_bytes(columns) <= size_bytes or len(columns) <= 1:
+        yield columns
+        return
+    sizes = np.full(len(columns), ROW_BYTES, np.int64)
+    for array in (columns.values, columns.keys):
+        if array is not None:
+            sizes += pc.binary_length(array).fill_null(0).to_numpy()
+    if columns.headers is not None:
+        sizes += columns.headers.nbytes // len(columns)
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(columns):
+        room = (ends[begin - 1] if begin else 0) + size_bytes
+        end = max(begin + 1, int(np.searchsorted(ends, room, "right")))
+        yield columns.slice(begin, end - begin)
+        begin = end
+
+
+def _batches(
+    tickets: Sequence[Ticket[_Append, int]],
+) -> Iterator[list[Ticket[_Append, int]]]:
+    """Tickets that become one entry: those of a producer stay by themselves."""
+    batch: list[Ticket[_Append, int]] = []
+    size = 0
+    for ticket in tickets:
+        if batch and (ticket.item.producer or size + ticket.size_bytes > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(ticket)
+        size += ticket.size_bytes
+        if ticket.item.producer:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+_open_partitions: WeakSet[LocalPartition] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What a program that ends has appended becomes durable, whatever the flush period is."""
+    for partition in list(_open_partitions):
+        with suppress(CordwoodError):
+            partition.close()

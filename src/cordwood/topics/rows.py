@@ -1,0 +1,128 @@
+"""Records as a producer hands them in, checked, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cordwood.base.errors import InvalidInputError
+from cordwood.base.limits import KEY_BYTES_MAX, OFFSET_LIMIT, RECORD_BYTES_MAX
+from cordwood.log.records import (
+    HEADERS,
+    KEY,
+    Headers,
+    arrow_column,
+    check_batch,
+    check_headers,
+    check_longest,
+    check_record,
+)
+from cordwood.topics.batch import Columns, Row, headers_array
+
+VALUE = pa.field("value", pa.binary())
+TIME = pa.field("timestamp_us", pa.int64())
+PARTITION = pa.field("partition", pa.int64())
+FIELDS = {one.name: one for one in (VALUE, KEY, HEADERS, TIME, PARTITION)}
+
+
+def checked_row(
+    value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_us: int | None
+) -> Row:
+    """A single record.
+
+    Raises:
+        InvalidInputError: something has the wrong type.
+        LimitError: something is too large.
+    """
+    size = check_record(b"" if value is None else value, key, headers)
+    if timestamp_us is not None:
+        _time(timestamp_us)
+    return Row(value, key, headers, timestamp_us, size)
+
+
+def columns_of_rows(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Headers | None] | None,
+) -> Columns:
+    """Many records; keys and headers are as many as values, or none.
+
+    Raises:
+        InvalidInputError: something has the wrong type, or they are not as many.
+        LimitError: something is too large.
+    """
+    for name, given in (("values", values), ("keys", keys), ("headers", headers)):
+        if isinstance(given, bytes | bytearray | str | Mapping):
+            raise InvalidInputError(f"{name} is a list, not a {type(given).__name__}")
+        if given is not None and len(given) != len(values):
+            raise InvalidInputError(f"there are {len(values)} values and {len(given)} {name}")
+    check_batch(len(values), 0)
+    found = Columns(
+        _binary("value", values, RECORD_BYTES_MAX),
+        None if keys is None else _binary("key", keys, KEY_BYTES_MAX),
+    )
+    check_batch(len(values), found.values.nbytes)
+    if headers is None:
+        return found
+    for one in headers:
+        check_record(b"", None, one)
+    return Columns(found.values, found.keys, headers_array(headers))
+
+
+def columns_of_arrow(data: pa.Table | pa.RecordBatch) -> tuple[Columns, Any]:
+    """Records from Arrow data, and the column of partitions, if there is one.
+
+    Raises:
+        InvalidInputError: a column is missing, unknown or of the wrong type.
+        LimitError: something is too large.
+    """
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        raise InvalidInputError(
+            f"expected a pyarrow Table or RecordBatch, got {type(data).__name__}"
+        )
+    names = data.schema.names
+    if "value" not in names or set(names) - set(FIELDS) or len(set(names)) != len(names):
+        raise InvalidInputError(
+            f"columns {names}: expected value, and optionally {', '.join(list(FIELDS)[1:])}",
+            hint="offsets are assigned by the topic",
+        )
+    check_batch(data.num_rows, data.nbytes)
+    found = {name: arrow_column(data, FIELDS[name]) for name in names}
+    check_longest(found["value"], "value", RECORD_BYTES_MAX)
+    if "key" in found:
+        check_longest(found["key"], "key", KEY_BYTES_MAX)
+    if "headers" in found:
+        check_headers(found["headers"])
+    times = found.get("timestamp_us")
+    if times is not None:
+        if times.null_count:
+            raise InvalidInputError("column timestamp_us has nulls", hint="leave the column away")
+        _time(pc.min(times).as_py())
+        _time(pc.max(times).as_py())
+        times = times.to_numpy()
+    columns = Columns(found["value"], found.get("key"), found.get("headers"), times)
+    return columns, found.get("partition")
+
+
+def _binary(name: str, rows: Sequence[bytes | None], most: int) -> pa.Array:
+    for kind in set(map(type, rows)):
+        if kind is not bytes and kind is not type(None):
+            raise InvalidInputError(
+                f"a record's {name} is bytes, not {kind.__name__}", hint="encode it first"
+            )
+    array = pa.array(rows, pa.binary())
+    if array.nbytes > most:
+        check_longest(array, name, most)
+    return array
+
+
+def _time(timestamp_us: object) -> int:
+    is_one = isinstance(timestamp_us, int) and not isinstance(timestamp_us, bool)
+    if not is_one or not 0 <= timestamp_us < OFFSET_LIMIT:  # type: ignore[operator]
+        raise InvalidInputError(
+            f"{timestamp_us!r} is no time", hint="give microseconds since 1970, as an integer"
+        )
+    return timestamp_us  # type: ignore[return-value]

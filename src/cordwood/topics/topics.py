@@ -1,0 +1,389 @@
+"""Topics: namespaces, topics and partitions of keyed records, with producers and consumers.
+
+::
+
+    topics = cordwood.Topics("/data/topics")
+    await topics.create("shop", "clicks", partitions=4)
+    async with topics.producer("shop", "clicks") as producer:
+        where = await producer.send(b"value", key=b"k")
+    async with topics.consumer("shop", "clicks", group="g") as consumer:
+        async for record in consumer:
+            ...
+            await consumer.commit()
+
+Nothing runs that would have to be started first: whoever opens a topic reads and writes its files.
+Records of one key are in one partition, in the order in which they were acknowledged; each has the
+offset that it keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Self
+
+import pyarrow as pa
+
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.errors import StateError
+from cordwood.journal.journal import EXTENT_BYTES
+from cordwood.journal.reading import READ_BYTES
+from cordwood.log.records import Headers
+from cordwood.store.url import Store
+from cordwood.topics.batch import TopicRecord, iter_topic_records
+from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
+from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
+from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
+from cordwood.topics.place import home_of
+from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
+
+
+class Topics:
+    """All topics of a place."""
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Store,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        entropy: Entropy = SYSTEM_ENTROPY,
+    ) -> None:
+        """Name a directory or a store; no I/O."""
+        self._engine = Engine(home_of(place, clock=clock, entropy=entropy), clock, entropy)
+
+    @property
+    def name(self) -> str:
+        """Where they are."""
+        return self._engine.home.name
+
+    async def create(
+        self,
+        namespace: str,
+        topic: str,
+        *,
+        partitions: int = 1,
+        compaction: bool = False,
+        properties: Mapping[str, str] | None = None,
+        partition_properties: Mapping[int, Mapping[str, str]] | None = None,
+        retention_s: float | None = RETENTION_S,
+        retention_bytes: int | None = None,
+        ack: Ack = "journal",
+        flush_period_s: float = FLUSH_PERIOD_S,
+        extent_bytes: int = EXTENT_BYTES,
+        tombstone_s: float = TOMBSTONE_S,
+        exist_ok: bool = False,
+    ) -> None:
+        """Make a topic.
+
+        Args:
+            namespace: ASCII letters, digits, `-` and `_`.
+            topic: likewise.
+            partitions: into how many ordered parts its records are divided, for good.
+            compaction: whether only the last record of each key is kept, in the long run.
+            properties: what to keep with the topic.
+            partition_properties: what to keep with each partition.
+            retention_s: how long records are kept after their time; None: for ever.
+            retention_bytes: how much of each partition is kept; None: all of it.
+            ack: when a record is acknowledged: `journal`, when it is on the disk; `flush`, when it
+                is written, and it is on the disk within the flush period.
+            flush_period_s: for `flush`.
+            extent_bytes: the size of a partition's files; no record is larger.
+            tombstone_s: how long a deleted key is still told, in a compaction topic.
+            exist_ok: whether there may be a topic of this name, which then stays as it is.
+
+        Raises:
+            AlreadyExistsError: there is one, or one with the same id.
+            InvalidInputError: there cannot be such a topic.
+        """
+        config = config_of(
+            namespace,
+            topic,
+            partitions=partitions,
+            compaction=compaction,
+            properties=properties,
+            retention_s=retention_s,
+            retention_bytes=retention_bytes,
+            ack=ack,
+            flush_period_s=flush_period_s,
+            extent_bytes=extent_bytes,
+            tombstone_s=tombstone_s,
+        )
+        await asyncio.to_thread(
+            self._engine.create, config, partition_properties, exist_ok=exist_ok
+        )
+
+    async def list(self, namespace: str | None = None) -> Sequence[tuple[str, str]]:
+        """All topics, by namespace and name, in order."""
+        return await asyncio.to_thread(self._engine.home.topics, namespace)
+
+    async def describe(self, namespace: str | int, topic: str | int) -> TopicState:
+        """What a topic is, and what it holds.
+
+        Here and below, the 64-bit id of a namespace or a topic may stand for its name.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        return await asyncio.to_thread(self._describe, namespace, topic)
+
+    def producer(
+        self, namespace: str | int, topic: str | int, *, name: str | None = None
+    ) -> Producer:
+        """Somebody who sends records, to be opened with `async with`.
+
+        With a name, records can have sequence numbers: one that is sent again is not doubled.
+        """
+        return Producer(self._engine, namespace, topic, name)
+
+    def consumer(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        group: str | None = None,
+        start: Start = "oldest",
+        timeout_s: float | None = None,
+        positions: Positions | None = None,
+    ) -> Consumer:
+        """Somebody who reads records, to be opened with `async with`.
+
+        Args:
+            namespace: of the topic.
+            topic: which one.
+            group: consumers of one group share the partitions, and remember how far they are.
+            start: where to begin in a partition for which nothing is remembered.
+            timeout_s: end when nothing has come for so long; None: never.
+            positions: where to go on in a partition, if that is remembered elsewhere, as by a sink
+                that keeps it together with what it made of the records.
+        """
+        return Consumer(self._engine, namespace, topic, group, start, timeout_s, positions)
+
+    async def lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
+        """How far a group is, partition by partition.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such group.
+        """
+        return await asyncio.to_thread(self._lag, namespace, topic, group)
+
+    async def delete(self, namespace: str | int, topic: str | int) -> None:
+        """Delete a topic, with all its records."""
+        await asyncio.to_thread(self._delete, namespace, topic)
+
+    async def delete_group(self, namespace: str | int, topic: str | int, group: str) -> None:
+        """Forget a group of consumers.
+
+        Raises:
+            NotFoundError: there is none.
+            StateError: some are consuming.
+        """
+        await asyncio.to_thread(self._delete_group, namespace, topic, group)
+
+    async def close(self) -> None:
+        """Make durable what is not yet, and let go of all files."""
+        await asyncio.to_thread(self._engine.home.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Topics({self.name!r})"
+
+    def _describe(self, namespace: str | int, topic: str | int) -> TopicState:
+        return self._engine.describe(*self._engine.names(namespace, topic))
+
+    def _lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
+        return self._engine.lag(*self._engine.names(namespace, topic), group)
+
+    def _delete(self, namespace: str | int, topic: str | int) -> None:
+        self._engine.home.delete(*self._engine.names(namespace, topic))
+
+    def _delete_group(self, namespace: str | int, topic: str | int, group: str) -> None:
+        self._engine.home.delete_group(*self._engine.names(namespace, topic), group)
+
+
+class Producer:
+    """Somebody who sends records to a topic; any number of tasks use it."""
+
+    def __init__(
+        self, engine: Engine, namespace: str | int, topic: str | int, name: str | None
+    ) -> None:
+        """Made by `Topics.producer`."""
+        self._engine = engine
+        self._topic = namespace, topic
+        self._name = name
+        self._open: Sending | None = None
+
+    async def send(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+        sequence: int | None = None,
+    ) -> Where:
+        """Send a record; where it is. It is acknowledged when this returns.
+
+        Args:
+            value: None says that the key is deleted, in a compaction topic.
+            key: records of one key go to one partition.
+            headers: names and what they say.
+            timestamp_us: its time; else now.
+            partition: which one, whatever the key says.
+            sequence: its number among the records of this producer; one that was sent before is
+                not sent again, and where it is is returned.
+
+        Raises:
+            InvalidInputError: something cannot be sent.
+            LimitError: something is too large.
+            StoreError: the disk failed, or is full; the record is not there.
+        """
+        sending = self._sending
+        sending.check_open()
+        row = checked_row(value, key, headers, timestamp_us)
+        number = sending.router.place_one(row, partition)
+        whose = sending.whose(sequence)
+        return Where(number, await sending.partitions[number].append_one_async(row, whose))
+
+    async def send_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> Sent:
+        """Send records; where they are. If it fails, some of them may be there."""
+        columns = columns_of_rows(values, keys, headers)
+        return await asyncio.to_thread(self._sending.send_all, columns, None)
+
+    async def send_arrow(self, data: pa.Table | pa.RecordBatch) -> Sent:
+        """Send records in Arrow columns: value, and key, headers, timestamp_us, partition."""
+        return await asyncio.to_thread(self._sending.send_all, *columns_of_arrow(data))
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        if self._open is not None:
+            await asyncio.to_thread(self._open.close)
+
+    async def __aenter__(self) -> Self:
+        self._open = await asyncio.to_thread(self._opened)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _opened(self) -> Sending:
+        return Sending(self._engine, *self._engine.names(*self._topic), self._name)
+
+    @property
+    def _sending(self) -> Sending:
+        if self._open is None:
+            raise StateError("the producer is not open", hint="open it with `async with`")
+        return self._open
+
+
+class Consumer:
+    """Somebody who reads records of a topic; one task uses it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        namespace: str | int,
+        topic: str | int,
+        group: str | None,
+        start: Start,
+        timeout_s: float | None,
+        positions: Positions | None,
+    ) -> None:
+        """Made by `Topics.consumer`."""
+        self._engine = engine
+        self._topic = namespace, topic
+        self._how = group, start, positions
+        self._timeout_s = timeout_s
+        self._open: Consuming | None = None
+
+    @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions that it reads now."""
+        return self._consuming.assigned
+
+    async def __aiter__(self) -> AsyncIterator[TopicRecord]:
+        """Record by record, until nothing comes for the timeout, or for ever."""
+        while (found := await self._poll()) is not None:
+            for record in iter_topic_records(found.partition, found.batch):
+                self._consuming.done(record.partition, record.offset + 1)
+                yield record
+            self._consuming.done(found.partition, found.next)
+
+    async def batches(self) -> AsyncIterator[Fetched]:
+        """The same by batches of one partition, as Arrow."""
+        while (found := await self._poll()) is not None:
+            self._consuming.done(found.partition, found.next)
+            yield found
+
+    def position(self, partition: int) -> int | None:
+        """The record of a partition that comes next; None if the partition is not its own."""
+        return self._consuming.position(partition)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go on from another record.
+
+        Raises:
+            StateError: the partition is not its own.
+        """
+        self._consuming.seek(partition, offset)
+
+    async def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Let the group go on behind the records that were handed out, or from these positions.
+
+        Done after a record was handled, no record is ever missed: one who dies in between leaves
+        some to be handled twice.
+
+        Raises:
+            ConflictError: a partition is another member's by now; it goes on from the last commit.
+            StateError: the consumer has no group.
+        """
+        await asyncio.to_thread(self._consuming.commit, positions)
+
+    def stop(self) -> None:
+        """End an iteration under way, from any thread or task."""
+        self._consuming.stop()
+
+    async def close(self) -> None:
+        """Leave the group."""
+        if self._open is not None:
+            self._open.stop()
+            await asyncio.to_thread(self._open.close)
+
+    async def __aenter__(self) -> Self:
+        self._open = await asyncio.to_thread(self._opened)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _poll(self) -> Fetched | None:
+        return await asyncio.to_thread(self._consuming.poll, self._timeout_s, READ_BYTES)
+
+    def _opened(self) -> Consuming:
+        group, start, positions = self._how
+        return Consuming(
+            self._engine.home,
+            *self._engine.names(*self._topic),
+            self._engine.clock,
+            group=group,
+            start=start,
+            positions=positions,
+        )
+
+    @property
+    def _consuming(self) -> Consuming:
+        if self._open is None:
+            raise StateError("the consumer is not open", hint="open it with `async with`")
+        return self._open
