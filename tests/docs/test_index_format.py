@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import struct
 
-import google_crc32c
 import msgspec
 import pytest
 import xxhash
@@ -49,14 +48,15 @@ def frames(data):
     assert digest == xxh3(data[:24])
     assert hint == xxh3(struct.pack("<QQ", salt, synced))
     assert (synced, bytes(16)) == (len(data), data[48:64])
-    place = 64
+    place, before = 64, xxh3(struct.pack("<Q", salt))
     while place < len(data):
-        length, number = struct.unpack_from("<IQ", data, place)
-        end = place + 12 + length
-        head = struct.pack("<QQ", salt, place)
-        assert struct.unpack_from("<I", data, end)[0] == google_crc32c.value(head + data[place:end])
-        yield number, last, msgspec.msgpack.decode(data[place + 12 : end], strict=False)
-        place = end + 4
+        length, link, number = struct.unpack_from("<4xI8sQ", data, place)
+        assert (before, 0, 1) == (link, *struct.unpack_from("<II", data, place + 40))
+        end = place + (48 + length + 8 + 7) // 8 * 8
+        before = data[end - 8 : end]
+        assert before == xxh3(struct.pack("<QQ", salt, place) + data[place : end - 8])
+        yield number, last, msgspec.msgpack.decode(data[place + 48 :][:length], strict=False)
+        place = end
 
 
 def segment(data):
