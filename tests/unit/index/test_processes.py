@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -225,6 +225,28 @@ class Machine(RuleBasedStateMachine):
         if self.lives(merge):
             merge.call("end_merge")
 
+    @rule(process=PROCESSES, others=st.lists(PROCESSES, min_size=1, max_size=2), user_id=IDS)
+    def delete_through_merges(self, process, others, user_id):
+        """What it deletes has moved, perhaps twice, when it commits."""
+        self.write(process, user_id, "x")
+        work = self.begin(process)
+        self.delete(work, user_id)
+        for other in others:
+            self.write(other, b"a", "x")
+            self.workers[other].call("merge")
+        self.commit(work)
+
+    @rule(process=PROCESSES, other=PROCESSES, user_id=IDS)
+    def delete_during_a_merge(self, process, other, user_id):
+        """The merge carries it over."""
+        self.write(other, user_id, "x")
+        merge = self.workers[process].call("start_merge")
+        work = self.begin(other)
+        self.delete(work, user_id)
+        self.commit(work)
+        if merge is not None:
+            self.workers[process].call("end_merge", merge)
+
     @rule(process=PROCESSES, what=st.sampled_from(["merge", "compact"]))
     def tidy(self, process, what):
         """All that nobody is merging becomes one; or what no handle needs goes."""
@@ -241,8 +263,9 @@ class Machine(RuleBasedStateMachine):
 
 QUICK = settings(
     max_examples=5,
-    stateful_step_count=25,
+    stateful_step_count=20,
     deadline=None,
+    phases=[Phase.reuse, Phase.generate],  # A moment does not come again: nothing to shrink.
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
