@@ -15,7 +15,7 @@ from cordwood.index import merge as merging
 from cordwood.index import postings, rank
 from cordwood.index.build import Builder, as_ids
 from cordwood.index.merge import IdMap, merge
-from cordwood.index.query import And, Or, Term, parse
+from cordwood.index.query import And, Not, Or, Term, parse
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import as_texts, terms_of, tokenizer
@@ -49,10 +49,10 @@ def views_of(parts, deleted=(), cutter=WORDS, *, frequencies=True):
     return views
 
 
-def live(parts, deleted):
+def live(parts, deleted, cutter=WORDS):
     """The documents that are left, with their terms."""
     return [
-        (user_id, terms_of(WORDS, text))
+        (user_id, terms_of(cutter, text))
         for documents, gone in zip(parts, deleted, strict=True)
         for number, (user_id, text) in enumerate(in_order(documents), 1)
         if number not in gone
@@ -153,6 +153,40 @@ def ranks_as_the_model(snapshot, left, chance, times):
         boosted = And((Or(words[:1]), Or((And(()), *words[1:]))))
         expected = model.search(left, boosted, 10)
         assert [user_id for user_id, _ in expected] == [h.id for h in snapshot.search(boosted)]
+
+
+@pytest.mark.parametrize("scoring", ["bm25", "tfidf"])
+@pytest.mark.parametrize("named", ["words", "whitespace", "ngrams:2", "ngrams:3", "edges:5"])
+def test_every_tokenizer_is_ranked_as_the_model_ranks(named, scoring):
+    """Letters of every length, several segments, ids several times, deletes; both scorings."""
+    cutter = tokenizer(named)
+    chance = np.random.default_rng(len(named))
+    words = ["".join(chance.choice(list("abcdéßİ字😀"), chance.integers(1, 7))) for _ in range(90)]
+    lists = [
+        [
+            (b"%d" % user_id, " ".join(chance.choice(words, chance.integers(0, 25))))
+            for user_id in chance.integers(0, 2 * size, size)
+        ]
+        for size in (400, 90, 1)
+    ]
+    deleted = [set(chance.integers(1, 401, 100).tolist()), set(), set()]
+    snapshot = Snapshot(views_of(lists, deleted, cutter), cutter, 0, {})
+    left = live(lists, deleted, cutter)
+    terms = sorted({term for _, found in left for term in found})
+    for step in range(12):
+        some = tuple(Term(terms[place]) for place in chance.integers(0, len(terms), 4))
+        shapes = (
+            Or(some),
+            And(some[:2]),
+            And((Or(some[1:]), Not(some[0]))),
+            Or((And(some), *some)),
+        )
+        tree = shapes[step % 4]
+        expected = model.search(left, tree, 7, scoring)
+        hits = snapshot.search(tree, 7, scoring=scoring)
+        assert [score for _, score in expected] == pytest.approx([h.score for h in hits], rel=1e-6)
+        assert [user_id for user_id, _ in expected] == [hit.id for hit in hits], tree
+        assert model.match(left, tree) == snapshot.match(tree)
 
 
 @pytest.mark.parametrize("named", ["words", "ngrams:3", "trigrams"])
