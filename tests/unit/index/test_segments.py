@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from cordwood.base.errors import CordwoodError, CorruptionError
+from cordwood.index import ids as id_tables
 from cordwood.index import merge as merging
 from cordwood.index import postings, rank
 from cordwood.index.build import Builder, as_ids
@@ -283,3 +284,30 @@ def test_sets_of_ids_from_several_segments():
     twice = Snapshot(views_of([[*low, (b"id000", "a")], high]), WORDS, 0, {}).match("a")
     assert (200, 201) == (len(twice), twice.documents)
     assert 200 == len(list(twice))
+
+
+@pytest.mark.parametrize("walked", [7, 65_536])
+def test_a_set_of_very_many_ids_is_not_listed_to_be_counted(monkeypatch, walked):
+    """Nor to be gone through, asked or deleted from: ids stay in their FST."""
+    monkeypatch.setattr(id_tables, "_WALKED", walked)
+    parts = [
+        [(b"path/to/some/file/%05d" % number, "a") for number in numbers]
+        for numbers in (range(3_000), range(1_000, 1_200), [*range(2_990, 3_090), 2_990])
+    ]
+    views = views_of(parts, [{1}, set(), set()])
+    snapshot = Snapshot(views, WORDS, 0, {})
+    right = {user_id for documents in parts for user_id, _ in documents} - {parts[0][0][0]}
+    found = snapshot.match("a")
+    assert (len(right), 3_299) == (len(found), found.documents - 1)
+    assert parts[1][7][0] in found
+    assert parts[0][0][0] not in found
+    given = list(found)
+    assert (len(right), right) == (len(given), set(given))
+    wanted = [user_id for user_id, _ in parts[0][:100]] * 2 + [b"none"]
+    assert {1: BitMap(range(2, 101))} == snapshot.documents_of(as_ids(wanted))
+    doubled = snapshot.documents_of(as_ids([b"path/to/some/file/02990"]))
+    assert {1: BitMap([2_991]), 3: BitMap([1, 2])} == doubled
+    assert [True] * 3 == [view.segment.ids._is_fst for view in views]
+    assert [None] * 3 == [view.segment.ids._table for view in views]
+    assert sorted(right) == sorted(found.to_arrow().to_pylist())
+    assert given == list(found)
