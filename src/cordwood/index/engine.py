@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,13 +202,14 @@ class Engine:
         views = []
         for number in state.live:
             gone = visit.tombstones.get(number, BitMap()) | state.deleted.get(number, BitMap())
-            views.append(View(self._open(number), gone))
+            views.append(View(self._segment(number, visit), gone))
         return Snapshot(views, self.cutter, state.id, dict(state.marks))
 
-    def _open(self, number: int) -> Segment:
+    def _segment(self, number: int, visit: Visit) -> Segment:
         with self._mutex:
             if number not in self._segments:
-                data = self.home.open_segment(number)
+                data = visit.kept.get(number)
+                data = self.home.open_segment(number) if data is None else data
                 self._segments[number] = Segment(number, data, f"segment.{number}.idx")
             return self._segments[number]
 
@@ -364,11 +365,11 @@ class Writing:
         self._engine = engine
         self._marks: dict[str, Any] = checked_marks(marks)
         self._expected = checked_marks(expected, or_none=True)
-        self._open = engine.visiting()
-        self._visit, self._snapshot = self._open.__enter__()
-        self._spool = engine.home.spool()
-        self._folder = self._spool.__enter__()
-        self._builder = engine.builder()
+        with ExitStack() as opened:
+            self._visit, self._snapshot = opened.enter_context(engine.visiting())
+            self._folder = opened.enter_context(engine.home.spool())
+            self._builder = engine.builder()
+            self._open = opened.pop_all()  # Else all of it is closed again.
         self._segments: dict[int, tuple[Path, Segment]] = {}
         self._deleted: dict[int, BitMap] = {}
         self._rows: list[tuple[int, bytes, str | bytes]] = []
@@ -505,10 +506,7 @@ class Writing:
 
     def _end(self) -> None:
         self.is_over = True
-        try:
-            self._spool.__exit__(None, None, None)
-        finally:
-            self._open.__exit__(None, None, None)
+        self._open.close()
 
 
 def _is_name(name: object) -> bool:

@@ -16,6 +16,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from cordwood.index import operations
 from cordwood.index.query import parse
 from cordwood.index.tokens import terms_of, tokenizer
 from cordwood.testing import indexmodel as model
@@ -126,6 +127,21 @@ async def test_searches_while_others_write_compact_and_collect():
         left = 3 * 25 - 3 * 9
         assert left == len(await one.match("common")) == len(await two.match("common"))
         assert (await one.check()).ok
+
+
+def test_what_waits_is_not_worked_out_again_and_again(docs, monkeypatch):
+    """A few operations behind very many do not make those be cut into words once more."""
+    counts = []
+    settle = operations.settle
+    monkeypatch.setattr(
+        operations, "settle", lambda some: (counts.append(len(some.ids)), settle(some))[1]
+    )
+    docs.add_arrow([b"%d" % number for number in range(5_000)], ["word"] * 5_000)
+    for number in range(60):
+        docs.update(b"%d" % number, f"word n{number}")
+        assert {b"%d" % number} == docs.match(f"n{number}")
+    assert sum(counts) < 6_000
+    assert (5_000, 60) == (len(docs.match("word")), len(docs.match("n*")))
 
 
 def test_a_compaction_moves_the_mark_and_the_cursor_once(docs):
