@@ -11,6 +11,7 @@ from cordwood.base.errors import StateError
 from cordwood.index.engine import Engine
 from cordwood.pipeline import indexing
 from cordwood.pipeline.indexing import IndexLog
+from cordwood.pipeline.merging import MergeIndex, MergeSettings
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.handclock import HandClock
 
@@ -155,4 +156,28 @@ async def test_state_asked_while_the_log_is_collected(scene, monkeypatch):
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(Engine, "state", late)
     assert 0 == (await scene.slow.state()).waiting
+    await scene.look()
+
+
+async def test_two_that_merge_the_same(scene, monkeypatch):
+    """The slower one leaves it to the other, and goes on."""
+    await scene.slow.compact("local")
+    await scene.slow.add(b"more", "word")
+    await scene.slow.compact("local")
+    settings = MergeSettings(scene.store.url, "docs/index", tiered=False)
+    quick, slow = (MergeIndex(settings, [scene.store]) for _ in range(2))
+    choose = slow._choose
+
+    def overtaken(views):
+        if not quick._units:
+            quick._begin()
+        return choose(views)
+
+    monkeypatch.setattr(slow, "_choose", overtaken)
+    async with quick, slow:
+        assert [] == await slow.plan(None)
+        assert 0 == (await slow.finish([])).merges
+        (unit,) = quick._units
+        report = await quick.finish([await quick.work(unit)])
+        assert (1, 2, 1) == (report.merges, report.segments_before, report.segments_after)
     await scene.look()
