@@ -522,3 +522,24 @@ def test_a_cache_that_was_damaged_is_filled_again(fleet):
         assert whole == path.read_bytes()
         again.close()
     engine.close()
+
+
+@pytest.mark.parametrize("how", ["open to all", "a link", "a file"])
+def test_a_cache_that_another_user_could_have_filled_is_not_used(fleet, tmp_path, how):
+    """A segment of somebody else's that is whole would be believed."""
+    written(fleet.created(), {b"a": "all"})
+    reader = fleet.machine()
+    folder = tmp_path / "2" / f"cordwood-cache-{os.getuid()}"
+    folder.parent.mkdir()
+    if how == "open to all":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.write_bytes(b"")
+    assert [b"a"] == found(reader)
+    assert [] == [*folder.rglob("*.idx"), *tmp_path.glob("elsewhere/*")]
+    assert [b"a"] == found(fleet.machine())
+    assert list((tmp_path / "3").rglob("*.idx"))
