@@ -304,7 +304,7 @@ class FolderSyncForgotten(CrashDisk):
 class FileSyncForgotten(CrashDisk):
     """A disk for a store that does not sync its files."""
 
-    def _sync_file(self, inode, path):
+    def sync_file(self, inode, path):
         """Nothing."""
 
 

@@ -183,6 +183,29 @@ def test_power_cut_at_every_step(model, stride):
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_a_power_cut_keeps_tombstones_that_the_ledger_relies_on(model):
+    """However names reach the disk: a ledger without the deletes is not there before them."""
+
+    def deleted():
+        client = Client(CrashDisk(model))
+        client.create()
+        client.commit([(b"a", "w0"), (b"b", "w1"), (b"c", "w2")])
+        client.commit([], [b"b"])
+        return client
+
+    client = deleted()
+    begin = client.disk.steps
+    client.engine.compact()
+    for step in range(client.disk.steps - begin):
+        for seed in range(6):
+            client = deleted()
+            client.disk.cut_after(step)
+            with pytest.raises(PowerCut):
+                client.engine.compact()
+            client.check(client.disk.power_cut(SeededEntropy(f"{step} {seed}")), (step, seed))
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stride", STRIDES)
 def test_a_process_that_dies_at_every_step(model, stride):
     """The disk stays: another process finds all that was acknowledged, and no lock in its way."""
@@ -278,7 +301,7 @@ class FolderSyncForgotten(CrashDisk):
 class FileSyncForgotten(CrashDisk):
     """A disk for an index that does not sync its files."""
 
-    def _sync_file(self, inode, path):
+    def sync_file(self, inode, path):
         """Nothing."""
 
 

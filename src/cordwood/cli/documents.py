@@ -54,11 +54,17 @@ def _of_lines(source: BinaryIO) -> Iterator[tuple[bytes, str | bytes]]:
 def _of_object(line: bytes, number: int) -> tuple[bytes, str]:
     try:
         found: Any = json.loads(line)
-        return str(found["id"]).encode(), str(found["text"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(
-            f"line {number} is no document: {error}", hint='write {"id": "…", "text": "…"}'
-        ) from error
+        user_id, text = found["id"], found["text"]
+        if isinstance(text, str) and type(user_id) in {str, int}:
+            return str(user_id).encode(), text
+        why = "id and text are strings"  # What is null is no text: it would be found as "None".
+    except KeyError as error:
+        why = f"it has no {error}"
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    raise InvalidInputError(
+        f"line {number} is no document: {why}", hint='write {"id": "…", "text": "…"}'
+    )
 
 
 def _of_files(paths: tuple[Path, ...]) -> Iterator[tuple[bytes, bytes]]:

@@ -173,6 +173,8 @@ class Collection:
             bodies = as_texts(texts, takes_bytes=True)
         if len(keys) != len(bodies):
             raise InvalidInputError(f"{len(keys)} ids came with {len(bodies)} documents")
+        if not len(keys):
+            raise InvalidInputError("no documents came", hint="give one at least")
         table = operations.columns(keys, bodies, op)
         return await (await self._writer()).append_arrow(table)
 
@@ -208,7 +210,10 @@ class Collection:
                     return (await self._caught_up(base)).over(base)
                 except CollectedError:
                     self._tail = None  # The index has it by now.
-        raise ConflictError(
+        raise self._too_fast()
+
+    def _too_fast(self) -> ConflictError:
+        return ConflictError(
             f"the log of collection {self.name!r} is collected faster than it is read",
             hint="let collection wait longer: create it with a larger grace_s",
         )
@@ -233,6 +238,12 @@ class Collection:
 
     async def state(self) -> CollectionState:
         """What there is, and what waits for a compaction."""
+        for _ in range(TRIES_MAX):
+            with suppress(CollectedError):  # The index has it by now.
+                return await self._state()
+        raise self._too_fast()
+
+    async def _state(self) -> CollectionState:
         index = await _off(self._index.state)
         manifest = await self.log.manifest()
         start = int(index.marks.get(f"log:{self.log.name}", b"1"))

@@ -63,9 +63,21 @@ class Tail:
         self._parts.append(self._part(self.limit, limit, found))
         self.limit = limit
         if len(self._parts) > PARTS_MAX:
-            everything = operations.joined([part.operations for part in self._parts])
-            self._parts = [self._part(self.start, limit, everything)]
+            self._shorten()
         self._joined = None
+
+    def _shorten(self) -> None:
+        """Make one part of the last ones: not of a large one each time a few came behind it."""
+        place = len(self._parts) - 1
+        count = len(self._parts[place].operations.ids)
+        while place and (
+            place == len(self._parts) - 1 or len(self._parts[place - 1].operations.ids) <= count
+        ):
+            place -= 1
+            count += len(self._parts[place].operations.ids)
+        last = self._parts[place:]
+        everything = operations.joined([part.operations for part in last])
+        self._parts[place:] = [self._part(last[0].start, last[-1].limit, everything)]
 
     def over(self, base: Snapshot) -> Snapshot:
         """The index's snapshot, and the tail, as one."""

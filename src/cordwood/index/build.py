@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,8 @@ def as_ids(ids: pa.Array | pa.ChunkedArray | Sequence[bytes]) -> pa.LargeBinaryA
     if isinstance(ids, pa.ChunkedArray):
         ids = ids.combine_chunks()
     elif not isinstance(ids, pa.Array):
+        if not isinstance(ids, Iterable):
+            raise InvalidInputError(f"ids are a {type(ids).__name__}", hint="give a list of bytes")
         for one in ids:
             if not isinstance(one, bytes | bytearray | memoryview):
                 raise InvalidInputError(

@@ -3,6 +3,9 @@
 A segment never changes, so a file that is there is right, if it is whole: that is checked where it
 is opened (sections.py), and one that is not is fetched again. What was not used for longest goes
 when the folder grows beyond its limit.
+
+The folder is its user's alone: whole is not the same as genuine, and another user of the machine
+could have put a segment there. One that is not ours is not used.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +36,36 @@ class SegmentCache:
         Of a store in memory nothing is kept: it is no nearer here.
         """
         self._is_off = name.startswith("memory:")
-        base = Path(folder or tempfile.gettempdir()) / "cordwood-cache"
-        self._folder = base / hashlib.sha256(name.encode()).hexdigest()[:32]
+        self._base = Path(folder or tempfile.gettempdir()) / f"cordwood-cache-{os.getuid()}"
+        self._folder = self._base / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._limit_bytes = limit_bytes
 
     def find(self, number: int) -> Any:
         """A segment's bytes, mapped, if they are here and whole; else None."""
         with suppress(OSError, CorruptionError, ValueError):
-            return self._mapped(self._folder / f"{number}.idx")
+            if self._is_ours:
+                return self._mapped(self._folder / f"{number}.idx")
         return None
 
     def keep(self, number: int, data: bytes) -> Any:
         """Keep a segment that was fetched; its bytes, mapped."""
-        if self._is_off:
+        if self._is_off or not self._is_ours:
             return data
         self._write(self._folder / f"{number}.idx", data)
         found = self.find(number)
         return data if found is None else found  # No folder to be had: then from memory.
+
+    @cached_property
+    def _is_ours(self) -> bool:
+        """Whether nobody else can have put something there."""
+        try:
+            self._base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = self._base.lstat()
+        except OSError:
+            return False
+        return (
+            stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o22
+        )
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Segments that are gone."""
@@ -84,8 +102,8 @@ class SegmentCache:
         found = []
         for entry in os.scandir(self._folder):
             with suppress(OSError):
-                stat = entry.stat()
-                found.append((stat.st_mtime, stat.st_size, entry.path))
+                known = entry.stat()
+                found.append((known.st_mtime, known.st_size, entry.path))
         total = size_bytes + sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
             if total <= self._limit_bytes:

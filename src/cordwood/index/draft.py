@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 from pyroaring import BitMap
 
+from cordwood.base.errors import InvalidInputError
 from cordwood.index.ledger import (
     AddSegment,
     CancelMerge,
@@ -51,6 +53,23 @@ class Draft:
     marks: Mapping[str, bytes] = field(default_factory=dict)
     expected: Mapping[str, bytes | None] = field(default_factory=dict)
     """Marks that must be as the writer knows them; None is for one that is not there."""
+
+
+def checked_marks(marks: Mapping[Any, Any] | None, *, or_none: bool = False) -> dict[str, Any]:
+    """Marks as a user gave them, or what is expected of them: then None is for one not there.
+
+    Raises:
+        InvalidInputError: nobody could read them back.
+    """
+    found = dict(marks or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not name.isprintable():
+            raise InvalidInputError(f"{name!r} cannot name a mark", hint="give letters as a str")
+        if not isinstance(value, bytes) and not (or_none and value is None):
+            raise InvalidInputError(
+                f"the mark {name!r} is a {type(value).__name__}", hint="give bytes, as in b'42'"
+            )
+    return found
 
 
 def idmaps_for(draft: Draft, head: State) -> set[int]:

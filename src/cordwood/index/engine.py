@@ -10,12 +10,13 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -27,16 +28,18 @@ from cordwood.base.errors import (
     StateError,
     UncertainError,
 )
+from cordwood.index import operations
 from cordwood.index.build import Builder, as_ids, slices_of
-from cordwood.index.draft import Draft, Ended
+from cordwood.index.draft import Draft, Ended, checked_marks
 from cordwood.index.home import CompactReport, Config, Files, Home, Visit
 from cordwood.index.ledger import AddSegment, EndMerge, State
 from cordwood.index.merge import merge
+from cordwood.index.operations import OPS, Op, Operations
 from cordwood.index.policy import Sized, worth_merging
 from cordwood.index.query import Query
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
-from cordwood.index.tokens import Splitter, Tokenizer, as_texts, tokenizer
+from cordwood.index.tokens import Splitter, Tokenizer, as_terms, as_texts, tokenizer
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 
@@ -45,7 +48,7 @@ SEGMENT_BYTES = 64 << 20
 
 
 ROWS_AT_ONCE = 4_096
-"""Documents added one by one become arrays so many at a time."""
+"""Documents that come one by one become arrays so many at a time."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -199,13 +202,14 @@ class Engine:
         views = []
         for number in state.live:
             gone = visit.tombstones.get(number, BitMap()) | state.deleted.get(number, BitMap())
-            views.append(View(self._open(number), gone))
+            views.append(View(self._segment(number, visit), gone))
         return Snapshot(views, self.cutter, state.id, dict(state.marks))
 
-    def _open(self, number: int) -> Segment:
+    def _segment(self, number: int, visit: Visit) -> Segment:
         with self._mutex:
             if number not in self._segments:
-                data = self.home.open_segment(number)
+                data = visit.kept.get(number)
+                data = self.home.open_segment(number) if data is None else data
                 self._segments[number] = Segment(number, data, f"segment.{number}.idx")
             return self._segments[number]
 
@@ -298,7 +302,7 @@ class Engine:
 
     def new_id(self, name: str) -> int:
         """A number of a generator of the user's."""
-        if not NAME.fullmatch(name):
+        if not _is_name(name):
             raise InvalidInputError(
                 f"generator {name!r}: a name has 1 to 64 letters, digits, - and _"
             )
@@ -359,38 +363,41 @@ class Writing:
     ) -> None:
         """Open a handle, so that what the transaction deletes can be found."""
         self._engine = engine
-        self._marks = dict(marks or {})
-        self._expected = dict(expected or {})
-        self._open = engine.visiting()
-        self._visit, self._snapshot = self._open.__enter__()
-        self._spool = engine.home.spool()
-        self._folder = self._spool.__enter__()
-        self._builder = engine.builder()
+        self._marks: dict[str, Any] = checked_marks(marks)
+        self._expected = checked_marks(expected, or_none=True)
+        with ExitStack() as opened:
+            self._visit, self._snapshot = opened.enter_context(engine.visiting())
+            self._folder = opened.enter_context(engine.home.spool())
+            self._builder = engine.builder()
+            self._open = opened.pop_all()  # Else all of it is closed again.
         self._segments: dict[int, tuple[Path, Segment]] = {}
         self._deleted: dict[int, BitMap] = {}
-        self._rows: tuple[list[bytes], list[str | bytes]] = ([], [])
+        self._rows: list[tuple[int, bytes, str | bytes]] = []
         self.is_over = False
         self._mutex = threading.RLock()
 
-    def add_one(self, user_id: bytes, text: str | bytes) -> bool:
-        """A document; whether it is time to `drain`."""
+    def do(self, op: Op, user_id: bytes, text: str | bytes = b"") -> bool:
+        """Add, update or delete one document; whether it is time to `drain`."""
         if type(user_id) is not bytes or type(text) not in {str, bytes}:
             as_ids([user_id])  # They say what is wrong.
             as_texts([text])
         with self._mutex:
             self._check_open()
-            ids, texts = self._rows
-            ids.append(bytes(user_id))
-            texts.append(text if isinstance(text, str) else bytes(text))
-            return len(ids) >= ROWS_AT_ONCE
+            one = text if isinstance(text, str) else bytes(text)
+            self._rows.append((OPS.index(op), bytes(user_id), one))
+            return len(self._rows) >= ROWS_AT_ONCE
 
     def drain(self) -> None:
-        """Documents that were added one by one, all at once."""
+        """What came one by one, all at once: what a later one undoes is left out."""
         with self._mutex:
-            ids, texts = self._rows
-            if ids:
-                self._rows = ([], [])
-                self.add(ids, texts)
+            if not self._rows:
+                return
+            kinds, ids, texts = zip(*self._rows, strict=True)
+            self._rows = []
+            values = as_texts(texts, takes_bytes=self._engine.cutter.takes_bytes)
+            done = operations.settle(Operations(as_ids(ids), values, np.array(kinds, np.int8)))
+            self._delete(done.replaced)
+            self._add(done.ids, done.texts)
 
     def add(self, ids: Any, texts: Any) -> None:
         """More documents."""
@@ -400,26 +407,18 @@ class Writing:
         with self._mutex:
             self._check_open()
             self.drain()
-            # Text by text a document may be large: slices keep a segment about as large as asked.
-            for start, limit in slices_of(values, self._engine.segment_bytes):
-                part = slice(start, limit)
-                self._builder.add(keys[part], values[part])
-                self._flush_if_full()
+            self._add(keys, values)
+
+    def _add(self, keys: pa.Array, values: pa.Array) -> None:
+        # Text by text a document may be large: slices keep a segment about as large as asked.
+        for start, limit in slices_of(values, self._engine.segment_bytes):
+            part = slice(start, limit)
+            self._builder.add(keys[part], values[part])
+            self._flush_if_full()
 
     def add_terms(self, ids: Any, terms: Any) -> None:
         """More documents, each with its terms as they are to be kept."""
-        keys = as_ids(ids)
-        try:
-            lists = terms if isinstance(terms, pa.Array) else pa.array(terms)
-            if isinstance(lists, pa.NullArray):
-                lists = pa.array([[] for _ in lists], pa.large_list(pa.large_binary()))
-            lists = lists.cast(pa.large_list(pa.large_binary()))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise InvalidInputError(
-                f"terms are no lists of terms: {error}", hint="give a list of bytes for each id"
-            ) from error
-        if lists.null_count or lists.flatten().null_count:
-            raise InvalidInputError("a term, or a list of terms, is null")
+        keys, lists = as_ids(ids), as_terms(terms)
         _check_lengths(keys, lists)
         with self._mutex:
             self._check_open()
@@ -433,14 +432,16 @@ class Writing:
         with self._mutex:
             self._check_open()
             self.drain()
-            for number, docs in self._snapshot.documents_of(keys).items():
+            self._delete(keys)
+
+    def _delete(self, keys: pa.Array) -> None:
+        if not len(keys):
+            return
+        self._builder.discard(keys)
+        mine = [View(segment, BitMap()) for _, segment in self._segments.values()]
+        for snapshot in (self._snapshot, Snapshot(mine, self._engine.cutter, 0, {})):
+            for number, docs in snapshot.documents_of(keys).items():
                 self._deleted[number] = self._deleted.get(number, BitMap()) | docs
-            self._builder.discard(keys)
-            for number, (_, segment) in self._segments.items():
-                mine = Snapshot([View(segment, BitMap())], self._engine.cutter, 0, {})
-                docs = mine.documents_of(keys).get(number, BitMap())
-                if docs:
-                    self._deleted[number] = self._deleted.get(number, BitMap()) | docs
 
     def delete_matching(self, query: str | Query) -> int:
         """Delete every id that a query finds in the snapshot; how many."""
@@ -450,7 +451,7 @@ class Writing:
 
     def mark(self, name: str, value: bytes) -> None:
         """Leave something with the transaction: the newest of a name is the index's."""
-        self._marks[name] = value
+        self._marks.update(checked_marks({name: value}))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -505,10 +506,11 @@ class Writing:
 
     def _end(self) -> None:
         self.is_over = True
-        try:
-            self._spool.__exit__(None, None, None)
-        finally:
-            self._open.__exit__(None, None, None)
+        self._open.close()
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and NAME.fullmatch(name) is not None
 
 
 def _check_lengths(ids: pa.Array, others: pa.Array) -> None:

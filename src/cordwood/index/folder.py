@@ -73,6 +73,8 @@ class FolderVisit:
     tombstones: dict[int, BitMap]
     path: str = ""
     held: Held | None = None
+    kept: dict[int, Any] = field(default_factory=dict)
+    """See `Visit`."""
     is_open: bool = True
 
     @property
@@ -204,6 +206,7 @@ class Folder:
                 old = (visit.path, visit.held)
                 visit.reader, visit.tombstones = reader, fresh.tombstones
                 visit.path, visit.held, visit.stamp = fresh.path, fresh.held, fresh.stamp
+                visit.kept = fresh.kept
         self._drop(*old)
         return True
 
@@ -244,6 +247,9 @@ class Folder:
                 yield Path(anywhere)
             return
         folder = self._path(f"spool/{self._entropy.token()[:16]}")
+        with self._told("spool"):
+            self._lock_of_index()
+            self._restore_folders()
         # Shared with no compaction, which would take a folder that nobody holds yet for a dead one.
         with self._told("spool"), self._locks.shared(self._lock):
             os.mkdir(folder)
@@ -275,7 +281,7 @@ class Folder:
                 dict(draft.expected),
                 self._entropy.token(),
             )
-            head.state.copy().apply(transaction)
+            head.state.apply(transaction)  # Nobody else's: it was copied.
             if draft.start:
                 self._hold_merge(transaction.id)
             try:
@@ -363,7 +369,11 @@ class Folder:
             for number, live in reader.state.live.items()
         }
         path, held = self._handle(reader.state.id)
-        return FolderVisit(reader, self._stamp(), buried, path, held)
+        kept = {}
+        if held is None:
+            # Once the lock is free, a compaction may remove them: what is mapped stays.
+            kept = {n: self._disk.map(self._path(f"segment.{n}.idx")) for n in reader.state.live}
+        return FolderVisit(reader, self._stamp(), buried, path, held, kept)
 
     def _handle(self, number: int) -> tuple[str, Held | None]:
         path = self._path(f"handles/{number:020d}_{self._entropy.token()[:16]}.active")
@@ -372,7 +382,7 @@ class Folder:
             return path, self._disk.hold(path)
         except OSError as error:
             if error.errno in READ_ONLY:
-                return path, None  # What is open stays mapped, whoever removes its name.
+                return path, None
             raise
 
     def _restore_folders(self) -> None:

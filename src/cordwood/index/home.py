@@ -41,6 +41,11 @@ class Visit(Protocol):
         """Deleted documents that the ledger does not speak of any more, by segment."""
         ...
 
+    @property
+    def kept(self) -> Mapping[int, Any]:
+        """The bytes of segments that stay for this visit alone, where nothing could be locked."""
+        ...
+
     def check(self) -> None:
         """Go on only if it still holds.
 

@@ -12,6 +12,7 @@ it, from where the FST is walked.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +26,13 @@ from cordwood.index.sections import Sections
 from cordwood.index.write import ID_SAMPLE
 
 _MANY = 32
-"""From here on, a list of ids is looked up all at once."""
+"""From here on, ids of documents are listed all at once."""
+
+_SEARCHED = 1_024
+"""To look an id up in a table takes as long as to compare it with so many."""
+
+_WALKED = 65_536
+"""Ids that are handed out together."""
 
 
 def _read_table(sections: Sections, name: str, count: int) -> pa.Array:
@@ -62,9 +69,10 @@ class Ids:
 
     def find_all(self, wanted: pa.Array) -> npt.NDArray[np.int64]:
         """The ordinals of those ids, of many, that are here."""
-        if len(wanted) < _MANY:
-            found = [self.find(user_id) for user_id in wanted.to_pylist()]
-            return np.array([place for place in found if place is not None], np.int64)
+        # An FST is asked for each: to list it takes longer, unless nearly all are wanted, and room.
+        if (self._table is None and self._is_fst) or len(wanted) * _SEARCHED < self._count:
+            found = map(self.find, wanted.to_pylist())
+            return np.unique(np.array([place for place in found if place is not None], np.int64))
         table = self.table()
         hits = pc.index_in(table, wanted.cast(table.type))
         return np.flatnonzero(np.asarray(hits.is_valid()))
@@ -100,6 +108,24 @@ class Ids:
         chosen = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
         return self.table().take(chosen)
 
+    def walk(self, docs: npt.NDArray[Any]) -> Iterator[pa.LargeBinaryArray]:
+        """The ids of rising documents, each once, some at a time.
+
+        Unlike `take` it needs no room for all ids of an FST, and keeps none of them.
+        """
+        ordinals = self.ordinals(docs)
+        if self.has_duplicates:
+            ordinals = np.unique(ordinals)
+        if self._table is not None or not self._is_fst or len(ordinals) < self._count // 256:
+            for start in range(0, len(ordinals), _WALKED):
+                yield self.take(ordinals[start : start + _WALKED]).cast(pa.large_binary())
+            return
+        wanted = np.zeros(self._count, np.bool_)
+        wanted[ordinals] = True
+        keys = itertools.compress(self._fst().keys(), wanted)
+        for _ in range(0, len(ordinals), _WALKED):
+            yield pa.array(itertools.islice(keys, _WALKED), pa.large_binary())
+
     def between(self, low: bytes | None, high: bytes | None) -> tuple[int, pa.Array]:
         """The ids from `low` on and before `high`, and the ordinal of the first."""
         if self._is_fst:
@@ -124,6 +150,16 @@ class Ids:
         if firsts is None:
             return docs.astype(np.int64) - 1
         return np.searchsorted(firsts, docs, side="right") - 1
+
+    def all_documents(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The documents of all these."""
+        firsts = self._first_docs()
+        if firsts is None:
+            return ordinals + 1
+        starts = firsts[ordinals].astype(np.int64)
+        counts = firsts[ordinals + 1] - starts
+        places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return places + np.arange(len(places))
 
     def documents(self, ordinal: int) -> tuple[int, int]:
         """The documents of an id: the first, and one past the last."""

@@ -16,6 +16,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import Code, StateError
 from cordwood.index.engine import CheckReport, Engine, IndexState, Writing
 from cordwood.index.home import CompactReport
+from cordwood.index.operations import Op
 from cordwood.index.place import home_of
 from cordwood.index.query import Query
 from cordwood.index.rank import Scoring
@@ -177,8 +178,7 @@ class Transaction:
 
     async def add(self, user_id: bytes, text: str | bytes) -> None:
         """A document; several may have the same id."""
-        if self._writing.add_one(user_id, text):
-            await _off(self._writing.drain)
+        await self._do("add", user_id, text)
 
     async def add_arrow(self, ids: Any, texts: Any) -> None:
         """Documents from Arrow arrays, or lists."""
@@ -186,7 +186,7 @@ class Transaction:
 
     async def add_terms(self, user_id: bytes, terms: Sequence[bytes]) -> None:
         """A document with the terms that somebody else has made, repeated as they repeat."""
-        await _off(self._writing.add_terms, [user_id], [list(terms)])
+        await _off(self._writing.add_terms, [user_id], [terms])
 
     async def add_terms_arrow(self, ids: Any, terms: Any) -> None:
         """The same of many: an array of lists of terms."""
@@ -194,12 +194,11 @@ class Transaction:
 
     async def update(self, user_id: bytes, text: str | bytes) -> None:
         """Delete every document of an id, and add one."""
-        await self.delete(user_id)
-        await self.add(user_id, text)
+        await self._do("update", user_id, text)
 
     async def delete(self, user_id: bytes) -> None:
         """Delete every document of an id that is there now or was added before this call."""
-        await _off(self._writing.delete, [user_id])
+        await self._do("delete", user_id)
 
     async def delete_arrow(self, ids: Any) -> None:
         """The same of many ids."""
@@ -220,6 +219,10 @@ class Transaction:
     async def roll_back(self) -> None:
         """Forget it."""
         await _off(self._writing.roll_back)
+
+    async def _do(self, op: Op, user_id: bytes, text: str | bytes = b"") -> None:
+        if self._writing.do(op, user_id, text):
+            await _off(self._writing.drain)
 
     @property
     def _writing(self) -> Writing:

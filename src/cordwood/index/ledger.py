@@ -25,12 +25,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pyroaring import BitMap
 
 from cordwood.base.errors import ConflictError, CorruptionError
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class AddSegment(msgspec.Struct, frozen=True, tag="add"):
@@ -156,13 +159,15 @@ class State:
                     f"the mark {name!r} of the index is another by now: {self.marks.get(name)!r}",
                     hint="somebody else committed first: look at the index again",
                 )
-        after = self.copy()
-        after._take_all(transaction)  # noqa: SLF001 - a state of our own making
-        after.id = transaction.id
-        after.marks.update(transaction.marks)
-        self.id, self.marks = after.id, after.marks
-        self.live, self.dead, self.merges = after.live, after.dead, after.merges
-        self.deleted, self.deleted_last = after.deleted, after.deleted_last
+        changes = _Changes()
+        try:
+            for place, entry in enumerate(transaction.entries):
+                self._take(entry, transaction, place, changes)
+        except BaseException:
+            changes.take_back()
+            raise
+        self.id = transaction.id
+        self.marks.update(transaction.marks)
 
     def merging(self) -> set[int]:
         """Segments that are being merged."""
@@ -192,30 +197,29 @@ class State:
                 late[segment] = gone
         return late
 
-    def _take_all(self, transaction: Transaction) -> None:
-        for place, entry in enumerate(transaction.entries):
-            self._take(entry, transaction, transaction.entries[place + 1 :])
-
-    def _take(self, entry: Entry, transaction: Transaction, later: Sequence[Entry]) -> None:
+    def _take(self, entry: Entry, transaction: Transaction, place: int, changes: _Changes) -> None:
         if isinstance(entry, AddSegment):
             live = Live(transaction.id, entry.documents, entry.size_bytes, entry.has_tombs)
-            self._join(entry.segment, live)
+            self._join(entry.segment, live, changes)
         elif isinstance(entry, DeleteDocuments):
-            self._delete(entry, transaction.id, later)
+            self._delete(entry, transaction.id, transaction.entries[place + 1 :], changes)
         elif isinstance(entry, StartMerge):
-            self._start(entry, transaction.id)
+            self._start(entry, transaction.id, changes)
         elif isinstance(entry, CancelMerge):
-            if self.merges.pop(entry.started, None) is None:
+            if entry.started not in self.merges:
                 raise ConflictError(f"no merge that began with transaction {entry.started} runs")
+            changes.drop(self.merges, entry.started)
         else:
-            self._end(entry, transaction.id)
+            self._end(entry, transaction.id, changes)
 
-    def _join(self, segment: int, live: Live) -> None:
+    def _join(self, segment: int, live: Live, changes: _Changes) -> None:
         if segment in self.live or segment in self.dead:
             raise ConflictError(f"segment {segment} is in the ledger already")
-        self.live[segment] = live
+        changes.put(self.live, segment, live)
 
-    def _delete(self, entry: DeleteDocuments, number: int, later: Sequence[Entry]) -> None:
+    def _delete(
+        self, entry: DeleteDocuments, number: int, later: Sequence[Entry], changes: _Changes
+    ) -> None:
         coming = {one.segment: one for one in later if isinstance(one, EndMerge)}
         for segment, raw in entry.documents.items():
             place = self.live.get(segment) or coming.get(segment)
@@ -229,38 +233,70 @@ class State:
                     f"document {gone.max()} of segment {segment} is deleted, and it has "
                     f"{place.documents}"
                 )
-            self.deleted[segment] = self.deleted.get(segment, BitMap()) | gone
-            self.deleted_last[segment] = number
+            # A new set: states share those that they have.
+            changes.put(self.deleted, segment, self.deleted.get(segment, BitMap()) | gone)
+            changes.put(self.deleted_last, segment, number)
 
-    def _start(self, entry: StartMerge, started: int) -> None:
+    def _start(self, entry: StartMerge, started: int, changes: _Changes) -> None:
         if not entry.segments or len(set(entry.segments)) < len(entry.segments):
             raise ConflictError("a merge is of different segments, at least one")
+        busy = self.merging()
         for segment in entry.segments:
             if segment not in self.live:
                 raise ConflictError(f"segment {segment} is to be merged, and it is not live")
-            if segment in self.merging():
+            if segment in busy:
                 raise ConflictError(f"segment {segment} is being merged already")
-        self.merges[started] = entry.segments
+        changes.put(self.merges, started, entry.segments)
 
-    def _end(self, entry: EndMerge, ended: int) -> None:
+    def _end(self, entry: EndMerge, ended: int, changes: _Changes) -> None:
         if entry.started not in self.merges:
             raise ConflictError(
                 f"no merge that began with transaction {entry.started} runs: it was cancelled"
             )
         if self.merges[entry.started] != entry.merged:
             raise ConflictError("a merge ends with other segments than it began with")
-        del self.merges[entry.started]
+        changes.drop(self.merges, entry.started)
         for segment in entry.merged:
             if segment not in self.live:
                 raise ConflictError(f"segment {segment} was merged, and it is not live")
             if self.deleted_last.get(segment, 0) > entry.carried:
                 raise ConflictError(f"documents of segment {segment} were deleted meanwhile")
-        self._join(entry.segment, Live(ended, entry.documents, entry.size_bytes))
+        self._join(entry.segment, Live(ended, entry.documents, entry.size_bytes), changes)
         for segment in entry.merged:
-            del self.live[segment]
-            self.deleted.pop(segment, None)
-            self.deleted_last.pop(segment, None)
-            self.dead[segment] = Dead(entry.segment, ended)
+            changes.drop(self.live, segment)
+            changes.drop(self.deleted, segment)
+            changes.drop(self.deleted_last, segment)
+            changes.put(self.dead, segment, Dead(entry.segment, ended))
+
+
+class _Changes:
+    """What a transaction did to a state so far, to be taken back if it is refused after all.
+
+    So a transaction costs what it does, however much there is that it does not touch.
+    """
+
+    def __init__(self) -> None:
+        self._done: list[tuple[dict[Any, Any], Any, Any]] = []
+
+    def put(self, into: dict[K, V], key: K, value: V) -> None:
+        """Change or add one."""
+        self._done.append((into, key, into.get(key, _NOTHING)))
+        into[key] = value
+
+    def drop(self, out_of: dict[K, V], key: K) -> None:
+        """Remove one, if it is there."""
+        self._done.append((out_of, key, out_of.pop(key, _NOTHING)))
+
+    def take_back(self) -> None:
+        """As it was, but for the order of what is in it."""
+        for mapping, key, before in reversed(self._done):
+            if before is _NOTHING:
+                mapping.pop(key, None)
+            else:
+                mapping[key] = before
+
+
+_NOTHING = object()
 
 
 def documents_of(raw: bytes) -> BitMap:

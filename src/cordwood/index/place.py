@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 
 from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import InvalidInputError
 from cordwood.index.folder import Folder
 from cordwood.index.home import Home
 from cordwood.index.shelf import Shelf
 from cordwood.store.location import parse_location
 from cordwood.store.url import Store
+
+_PART = r"(?!\.{1,2}(?:/|$))[^/\0]+"
+_PLAIN = re.compile(rf"{_PART}(?:/{_PART})*")
+"""What may be a path within a directory: no step leads up, or away."""
 
 
 def home_of(
@@ -24,6 +30,11 @@ def home_of(
     if not isinstance(place, Store):
         location = parse_location(os.fspath(place))
         if location.scheme == "file":
+            if name and not _PLAIN.fullmatch(name):
+                raise InvalidInputError(
+                    f"{name!r} cannot name an index",
+                    hint="use a name such as docs or team/docs, without .. and . on their own",
+                )
             root = os.path.join(location.name, name) if name else location.name
             return Folder(root, clock=clock, entropy=entropy, durable=durable)
         place = Store(location.url)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from cordwood.index.tokens import Tokenizer
 
 DEPTH_MAX = 200
-"""How deep parentheses nest."""
+"""How deep parentheses nest, and so does a tree."""
+
+NODES_MAX = 1 << 20
+"""How large a tree is; a part of it that is in two places counts twice."""
 
 
 class _Node:
@@ -159,6 +162,40 @@ def parse(text: str, cutter: Tokenizer) -> Query:
     if not isinstance(text, str):
         raise InvalidInputError(f"a query is a {type(text).__name__}", hint="give a string")
     return _Parser(text, cutter).parse()
+
+
+def checked(query: Query) -> Query:
+    """A tree, whoever built it.
+
+    Raises:
+        InvalidInputError: it is none.
+        LimitError: it is too deep or too large.
+    """
+    level: list[object] = [query]
+    seen = 0
+    for _ in range(DEPTH_MAX + 1):
+        seen += len(level)
+        if seen > NODES_MAX:
+            raise LimitError(f"the query has more than {NODES_MAX} parts")
+        deeper: list[object] = []
+        for one in level:
+            match one:
+                case Term(bytes()) | Prefix(bytes()):
+                    pass
+                case And(tuple(parts)) | Or(tuple(parts)):
+                    deeper.extend(parts)
+                case Not(part):
+                    deeper.append(part)
+                case _:
+                    raise InvalidInputError(
+                        f"a query has no parts like this {type(one).__name__}",
+                        hint="give a string, or And, Or, Not, Term and Prefix, with tuples of "
+                        "parts and terms of bytes",
+                    )
+        if not deeper:
+            return query
+        level = deeper
+    raise LimitError(f"the query nests more than {DEPTH_MAX} deep")
 
 
 def positive(query: Query) -> Iterator[Term | Prefix]:

@@ -97,6 +97,11 @@ class ShelfVisit:
         """See `Visit`."""
         return self.reader.state
 
+    @property
+    def kept(self) -> dict[int, Any]:
+        """See `Visit`: its lease keeps them all."""
+        return {}
+
     def check(self) -> None:
         """See `Visit`."""
         if not self.is_open:

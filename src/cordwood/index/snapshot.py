@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
@@ -10,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from cordwood.base.errors import InvalidInputError, StateError
 from cordwood.index import rank
 from cordwood.index.match import matching
-from cordwood.index.query import Prefix, Query, Term, parse, positive
+from cordwood.index.query import Prefix, Query, Term, checked, parse, positive
 from cordwood.index.rank import Scorer, Scoring, Wanted
 from cordwood.index.segment import View
 from cordwood.index.tokens import Tokenizer
@@ -65,9 +67,9 @@ class Snapshot:
             InvalidInputError: the query cannot be read, or k is not positive.
             StateError: the index keeps no frequencies, so nothing can be ranked.
         """
-        if k < 1:
+        if not _is_count(k):
             raise InvalidInputError(f"k is {k!r}", hint="ask for one hit or more")
-        if scoring not in {"bm25", "tfidf"}:
+        if scoring not in ("bm25", "tfidf"):
             raise InvalidInputError(f"scoring is {scoring!r}", hint="use bm25 or tfidf")
         if not self._is_ranked:
             raise StateError(
@@ -109,16 +111,18 @@ class Snapshot:
         found = {}
         for view in self._views:
             table = view.segment.ids
-            docs = BitMap()
-            for ordinal in table.find_all(ids).tolist():
-                docs.add_range(*table.documents(ordinal))
-            docs -= view.deleted
+            mine = table.all_documents(table.find_all(ids)).astype(np.uint32)
+            docs = BitMap(array("I", mine.tobytes())) - view.deleted
             if docs:
                 found[view.segment.number] = docs
         return found
 
     def _parsed(self, query: str | Query) -> Query:
-        return parse(query, self._cutter) if isinstance(query, str) else query
+        return checked(parse(query, self._cutter) if isinstance(query, str) else query)
+
+
+def _is_count(k: object) -> bool:
+    return isinstance(k, int | np.integer) and bool(k >= 1)
 
 
 def _kth(view: View, best: rank.Best, k: int) -> float:
@@ -157,38 +161,71 @@ def _hits(views: Sequence[View], bests: Sequence[rank.Best], k: int) -> list[Hit
     return [Hit(*item) for item in top[:k]]
 
 
+def _different(view: View, docs: BitMap) -> int:
+    """How many ids documents of a view have."""
+    ids = view.segment.ids
+    if not ids.has_duplicates:
+        return len(docs)
+    return len(np.unique(ids.ordinals(np.frombuffer(docs.to_array(), np.uint32))))
+
+
+def _walk(view: View, docs: BitMap) -> Iterator[pa.LargeBinaryArray]:
+    """The ids of documents of a view, each once."""
+    return view.segment.ids.walk(np.frombuffer(docs.to_array(), np.uint32))
+
+
+def _has(parts: Sequence[tuple[View, BitMap]], user_id: bytes) -> bool:
+    """Whether some document among these is of an id."""
+    for view, docs in parts:
+        ordinal = view.segment.ids.find(user_id)
+        if ordinal is not None and docs.range_cardinality(*view.segment.ids.documents(ordinal)):
+            return True
+    return False
+
+
 class Matches(AbstractSet[bytes]):
     """The ids that a query found: a set that is not made before it is looked at."""
 
     def __init__(self, parts: list[tuple[View, BitMap]]) -> None:
         """Documents by view."""
-        self._parts = [(view, docs) for view, docs in parts if docs]
+        there = [(view, docs) for view, docs in parts if docs]
+        self._parts = sorted(there, key=lambda part: -len(part[1]))
 
     @classmethod
     def _from_iterable(cls, ids: Iterable[Any]) -> Any:
         return frozenset(ids)
 
     def __len__(self) -> int:
-        if self._are_apart and not any(v.segment.ids.has_duplicates for v, _ in self._parts):
-            return self.documents
-        return len(self.to_arrow())
+        """How many. Where segments may share ids, those of all but the largest are looked at."""
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
+        if self._are_apart:
+            return sum(_different(view, docs) for view, docs in self._parts)
+        return _different(*self._parts[0]) + sum(map(len, self._others()))
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.to_arrow().to_pylist())
+        """Each once, a batch at a time."""
+        first = itertools.chain.from_iterable(_walk(*part) for part in self._parts[:1])
+        for ids in itertools.chain(first, self._others()):
+            yield from ids.to_pylist()
+
+    def _others(self) -> Iterator[pa.LargeBinaryArray]:
+        """The ids that the first part has not, the largest: it is asked for each, not listed."""
+        for place, part in enumerate(self._parts[1:], 1):
+            for ids in _walk(*part):
+                if self._are_apart:
+                    yield ids
+                    continue
+                had = [_has(self._parts[:place], user_id) for user_id in ids.to_pylist()]
+                yield ids.filter(pc.invert(pa.array(had)))
 
     def __contains__(self, user_id: object) -> bool:
-        if not isinstance(user_id, bytes):
-            return False
-        for view, docs in self._parts:
-            ordinal = view.segment.ids.find(user_id)
-            if ordinal is not None:
-                start, limit = view.segment.ids.documents(ordinal)
-                if docs.range_cardinality(start, limit):
-                    return True
-        return False
+        return isinstance(user_id, bytes) and _has(self._parts, user_id)
 
     def __repr__(self) -> str:
         return f"<{len(self)} ids>"

@@ -20,8 +20,8 @@ called once for each text. The name is kept with the index, which refuses to be 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,9 @@ Places = npt.NDArray[np.intp]
 
 TERM_BYTES_MAX = 32_768
 """A longer term is cut off here: nobody types it, and it would be kept whole."""
+
+NAME_MAX = 200
+"""Characters of the name of a tokenizer."""
 
 EDGE_MIN, EDGE_MAX = 3, 64
 """The shortest beginning of a word that `edges` keeps, unless the word is shorter; the longest."""
@@ -99,13 +102,20 @@ def tokenizer(named: str | Splitter) -> Tokenizer:
             return Ngrams(int(size or 3))
         if kind == "edges" and (size or "8").isdecimal() and 3 <= int(size or 8) <= EDGE_MAX:
             return Edges(int(size or 8))
-    elif getattr(named, "name", "") and callable(getattr(named, "split", None)):
+    elif _is_name(getattr(named, "name", "")) and callable(getattr(named, "split", None)):
         return Plugged(named)
     raise InvalidInputError(
         f"tokenizer {named!r} is none that we know",
-        hint="use words, whitespace, ngrams:3, edges:8, trigrams, or an object with a name "
-        "and a method split(text)",
+        hint="use words, whitespace, ngrams:3, edges:8, trigrams, or an object with a name of its "
+        "own and a method split(text)",
     )
+
+
+def _is_name(name: object) -> bool:
+    """Whether a tokenizer of the user's may be called so: by one of ours, ours would be opened."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or not name.isprintable():
+        return False
+    return name.partition(":")[0] not in {*_PLAIN, "ngrams", "edges"}
 
 
 def terms_of(cutter: Tokenizer, text: str | bytes) -> list[bytes]:
@@ -131,6 +141,8 @@ def as_texts(
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     elif not isinstance(texts, pa.Array):
+        if not isinstance(texts, Iterable):
+            raise InvalidInputError(f"texts are a {type(texts).__name__}", hint="give a list")
         texts = pa.array([_raw(text) for text in texts], pa.large_binary())
     kind = texts.type
     if not any(is_kind(kind) for is_kind in _TEXT_KINDS):
@@ -149,6 +161,29 @@ def as_texts(
             [text.decode(errors="replace").encode() for text in raw.to_pylist()], pa.large_binary()
         )
     return raw
+
+
+def as_terms(terms: Any) -> pa.LargeListArray:
+    """Lists of terms that somebody else has made, one for each document, as one Arrow array.
+
+    Raises:
+        InvalidInputError: these are none, or one is null.
+    """
+    kind = pa.large_list(pa.large_binary())
+    try:
+        if not isinstance(terms, pa.Array | pa.ChunkedArray):
+            # Of text, each letter would be taken for a term.
+            lists = [some if isinstance(some, str | bytes) else list(some) for some in terms]
+            terms = pa.array(lists) if any(lists) else pa.array(lists, kind)
+        found = terms.combine_chunks() if isinstance(terms, pa.ChunkedArray) else terms
+        found = found.cast(kind)
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidInputError(
+            f"terms are no lists of terms: {error}", hint="give a list of bytes for each id"
+        ) from error
+    if found.null_count or found.flatten().null_count:
+        raise InvalidInputError("a term, or a list of terms, is null")
+    return found
 
 
 _TEXT_KINDS = (
@@ -356,7 +391,11 @@ class Plugged:
     def _split(self, text: str) -> list[bytes]:
         terms = self._splitter.split(text)
         try:
-            return [term.encode() if isinstance(term, str) else bytes(term) for term in terms]
+            return [
+                # A view of bytes: a number would be so many zeros.
+                term.encode() if isinstance(term, str) else bytes(memoryview(term))
+                for term in terms
+            ]
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"tokenizer {self.name!r} gave terms that are no text: {error}",

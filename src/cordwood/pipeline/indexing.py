@@ -5,10 +5,11 @@ end; every unit settles the operations of its records (index/operations.py) and 
 and the ids it replaces. One transaction then adds all segments, deletes what later operations
 replaced, and moves the mark; it counts only if the mark was still where the run began. So a run
 that died is made again without harm, and of two at once one counts. The cursor follows, and lets
-collection free the log.
+collection free the log. What a run reads is pinned: another may be quicker, and what both read be
+collected.
 
-Crash anywhere: before the commit there are uploads that nobody names, which go by age; between
-commit and cursor, the next run moves the cursor.
+Crash anywhere: before the commit there are uploads that nobody names, which go by age, and a pin,
+which expires; between commit and cursor, the next run moves the cursor.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from msgspec import Struct
@@ -23,7 +25,14 @@ from msgspec.structs import replace
 from pyroaring import BitMap
 
 from cordwood.base.clock import SYSTEM_ENTROPY
-from cordwood.base.errors import AlreadyExistsError, ConflictError, StateError, UncertainError
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    CollectedError,
+    ConflictError,
+    CordwoodError,
+    StateError,
+    UncertainError,
+)
 from cordwood.base.workers import in_worker
 from cordwood.index import operations
 from cordwood.index.build import Builder
@@ -40,6 +49,8 @@ from cordwood.log.fetch import fetch_table
 from cordwood.log.format import Ancestor, Fragment
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
+from cordwood.log.pins import Pin, keep_pin, under_free_name
+from cordwood.log.reader import Limits
 from cordwood.pipeline.divide import divide
 from cordwood.pipeline.engine import AUTO, Engine, Progress, run
 from cordwood.pipeline.job import Job, Unit
@@ -47,6 +58,12 @@ from cordwood.pipeline.ranges import move_up
 
 UNIT_BYTES = 64 << 20
 """A unit reads about so much: its segment takes some six times that in memory."""
+
+PIN_S = 3_600
+"""How long the pin of a run that died stays; one that lives renews it."""
+
+TRIES_MAX = 10
+"""How often a run begins again because another was quicker, and what it took in was collected."""
 
 CURSOR = "index"
 
@@ -116,7 +133,10 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
     result_type = Indexed
 
     _start = _limit = 0
+    _ancestors: tuple[Ancestor, ...] = ()
     _engine: IndexEngine | None = None
+    _pin: Pin | None = None
+    _keeping: asyncio.Task[None] | None = None
 
     @property
     def mark(self) -> str:
@@ -125,49 +145,74 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
 
     async def weigh(self) -> int:
         """The bytes that are new."""
-        return sum(fragment.num_bytes for fragment in await self._fragments())
+        log = self._log()
+        await self._look(log)
+        with suppress(CollectedError):  # Another run has just taken it in.
+            async with log.reader() as reader:
+                found = await reader.scan(self._start) if self._start < self._limit else []
+            return sum(fragment.num_bytes for fragment in found)
+        return 0
 
     async def plan(self, engine: Engine) -> list[IndexUnit]:
         """What came since the mark."""
-        found = await self._fragments()
-        ancestors = self._log().objects.ancestors
         return [
             IndexUnit(
                 fragments=group,
-                ancestors=tuple(ancestors),
+                ancestors=self._ancestors,
                 start=max(self._start, group[0].start),
                 limit=min(self._limit, group[-1].limit),
                 num_bytes=sum(fragment.num_bytes for fragment in group),
             )
-            for group in divide(found, lambda fragment: fragment.num_bytes, UNIT_BYTES)
+            for group in divide(
+                await self._pinned(), lambda fragment: fragment.num_bytes, UNIT_BYTES
+            )
         ]
 
-    async def _fragments(self) -> list[Fragment]:
+    async def _pinned(self) -> list[Fragment]:
+        """The fragments that are new, which stay until this run is over."""
         log = self._log()
-        snapshot = await asyncio.to_thread(self._index().newest)
-        manifest = await log.manifest()
-        raw = snapshot.marks.get(self.mark)
-        self._start = manifest.oldest_offset if raw is None else int(raw)
-        self._limit = manifest.next_offset
-        if self._start < manifest.oldest_offset:
-            raise StateError(
-                f"log {self.settings.log!r} begins at {manifest.oldest_offset}, and the index has "
-                f"read up to {self._start}: what lies between was collected",
-                hint="build the index anew from the documents themselves",
-            )
-        await self._hold_back(log)
-        if self._start >= self._limit:
-            return []
-        async with log.reader() as reader:
-            found = await reader.scan(self._start)
-        return [fragment for fragment in found if fragment.start < self._limit]
+        for _ in range(TRIES_MAX):
+            await self._look(log)
+            if self._start >= self._limit:
+                return []
+            try:
+                # The cursor keeps what no run has read yet; where there is none it is made.
+                with suppress(AlreadyExistsError):
+                    await log.cursors.init(self.settings.cursor, self._start)
+                self._pin = await under_free_name(
+                    "index",
+                    lambda name: log.pin(name, self._start, self._limit, ttl_s=PIN_S),
+                    SYSTEM_ENTROPY,
+                )
+            except CollectedError:
+                continue  # Another run has just taken it in.
+            self._keeping = asyncio.ensure_future(keep_pin(self._pin))
+            limits = Limits(limit_offset=self._limit)
+            return await log.reader(pin=self._pin.name).scan(self._start, limits)
+        raise ConflictError(
+            f"the log {self.settings.log!r} is collected faster than it is read",
+            hint="let collection wait longer: create it with a larger grace_s",
+        )
 
-    async def _hold_back(self, log: Log) -> None:
-        """The cursor keeps what was not read yet; where there is none it is made."""
-        try:
-            await log.cursors.init(self.settings.cursor, self._start)
-        except AlreadyExistsError:
-            return
+    async def _look(self, log: Log) -> None:
+        """Which records are new: from the index's mark to the log's end."""
+        before = None
+        while True:
+            snapshot = await asyncio.to_thread(self._index().newest)
+            manifest = await log.manifest()
+            raw = snapshot.marks.get(self.mark)
+            self._start = manifest.oldest_offset if raw is None else int(raw)
+            self._limit = manifest.next_offset
+            self._ancestors = manifest.ancestors
+            if self._start >= manifest.oldest_offset:
+                return
+            if self._start == before:  # Else another run may have moved it just now.
+                raise StateError(
+                    f"log {self.settings.log!r} begins at {manifest.oldest_offset}, and the index "
+                    f"has read up to {self._start}: what lies between was collected",
+                    hint="build the index anew from the documents themselves",
+                )
+            before = self._start
 
     async def work(self, unit: IndexUnit) -> Indexed:
         """Read records, settle them, build a segment. A GET for each fragment, two PUTs."""
@@ -267,7 +312,14 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
         return Snapshot([view], engine.cutter, 0, {})
 
     async def close(self) -> None:
-        """Close the index's handle."""
+        """Release the pin, and close the index's handle. Should it fail, the pin expires."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            with suppress(CordwoodError):
+                await pin.release()
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await asyncio.to_thread(engine.close)

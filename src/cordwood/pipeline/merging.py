@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,13 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
     _engine: IndexEngine | None = None
     _open: AbstractContextManager[Any] | None = None
     _visit: Any = None
-    _units: Sequence[MergeUnit] = ()
-    _ended: set[int]
     _before = 0
+
+    def __init__(self, settings: MergeSettings, stores: Iterable[Store] = ()) -> None:
+        """No I/O."""
+        super().__init__(settings, stores)
+        self._units: list[MergeUnit] = []
+        self._ended: set[int] = set()
 
     async def weigh(self) -> int:
         """The bytes of all segments: an upper bound."""
@@ -104,11 +108,10 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
 
     async def plan(self, engine: Engine) -> list[MergeUnit]:
         """Take permission for groups of segments."""
-        self._ended = set()
-        self._units = await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._begin)
         return list(self._units)
 
-    def _begin(self) -> list[MergeUnit]:
+    def _begin(self) -> None:
         index = self._index()
         index.home.cancel_dead_merges()
         self._open = index.visiting()
@@ -116,22 +119,25 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
         busy = self._visit.state.merging()
         views = {v.segment.number: v for v in snapshot.views if v.segment.number not in busy}
         self._before = len(snapshot.views)
-        units = []
         while views:
             chosen = self._choose(list(views.values()))
             if not chosen:
                 break
             group = [views.pop(number) for number in sorted(chosen)]
             numbers = tuple(view.segment.number for view in group)
-            started = index.home.commit(self._visit, Draft(start=numbers), Files({}, {}))
-            units.append(
+            try:
+                started = index.home.commit(self._visit, Draft(start=numbers), Files({}, {}))
+            except UncertainError:
+                raise
+            except ConflictError:
+                continue  # Somebody else began to merge one of them: then that is done.
+            self._units.append(
                 MergeUnit(
                     started=started,
                     sources=tuple(_source(view) for view in group),
                     num_bytes=sum(view.segment.size_bytes for view in group),
                 )
             )
-        return units
 
     def _choose(self, views: list[View]) -> set[int]:
         if self.settings.tiered:
@@ -204,7 +210,7 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
         if engine is None:
             return
         try:
-            left = tuple(u.started for u in self._units if u.started not in self._ended)
+            left = tuple(unit.started for unit in self._units if unit.started not in self._ended)
             for started in left:
                 try:
                     engine.home.commit(self._visit, Draft(cancel=(started,)), Files({}, {}))

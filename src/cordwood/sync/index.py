@@ -11,6 +11,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.index.engine import CheckReport, Engine, IndexState, Writing
 from cordwood.index.home import CompactReport
 from cordwood.index.index import Place
+from cordwood.index.operations import Op
 from cordwood.index.place import home_of
 from cordwood.index.query import Query
 from cordwood.index.rank import Scoring
@@ -132,8 +133,7 @@ class Transaction:
 
     def add(self, user_id: bytes, text: str | bytes) -> None:
         """A document; several may have the same id."""
-        if self._writing.add_one(user_id, text):
-            self._writing.drain()
+        self._do("add", user_id, text)
 
     def add_arrow(self, ids: Any, texts: Any) -> None:
         """Documents from Arrow arrays, or lists."""
@@ -141,7 +141,7 @@ class Transaction:
 
     def add_terms(self, user_id: bytes, terms: Sequence[bytes]) -> None:
         """A document with the terms that somebody else has made, repeated as they repeat."""
-        self._writing.add_terms([user_id], [list(terms)])
+        self._writing.add_terms([user_id], [terms])
 
     def add_terms_arrow(self, ids: Any, terms: Any) -> None:
         """The same of many: an array of lists of terms."""
@@ -149,12 +149,11 @@ class Transaction:
 
     def update(self, user_id: bytes, text: str | bytes) -> None:
         """Delete every document of an id, and add one."""
-        self.delete(user_id)
-        self.add(user_id, text)
+        self._do("update", user_id, text)
 
     def delete(self, user_id: bytes) -> None:
         """Delete every document of an id that is there now or was added before this call."""
-        self._writing.delete([user_id])
+        self._do("delete", user_id)
 
     def delete_arrow(self, ids: Any) -> None:
         """The same of many ids."""
@@ -175,3 +174,7 @@ class Transaction:
     def roll_back(self) -> None:
         """Forget it."""
         self._writing.roll_back()
+
+    def _do(self, op: Op, user_id: bytes, text: str | bytes = b"") -> None:
+        if self._writing.do(op, user_id, text):
+            self._writing.drain()

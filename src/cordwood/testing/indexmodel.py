@@ -39,8 +39,10 @@ def match(documents: Documents, query: Query) -> set[bytes]:
     return {user_id for user_id, terms in documents if has(query, Counter(terms))}
 
 
-def search(documents: Documents, query: Query, k: int) -> list[tuple[bytes, float]]:
-    """The best ids with their scores by BM25."""
+def search(
+    documents: Documents, query: Query, k: int, scoring: str = "bm25"
+) -> list[tuple[bytes, float]]:
+    """The best ids with their scores."""
     counted = [(user_id, Counter(terms)) for user_id, terms in documents]
     total = len(counted)
     average = sum(sum(terms.values()) for _, terms in counted) / total if total else 1.0
@@ -48,7 +50,10 @@ def search(documents: Documents, query: Query, k: int) -> list[tuple[bytes, floa
     weights = {}
     for leaf, times in Counter(positive(query)).items():
         found = sum(often(leaf, terms) > 0 for _, terms in counted)
-        weights[leaf] = times * math.log1p((total - found + 0.5) / (found + 0.5))
+        rarity = math.log1p((total - found + 0.5) / (found + 0.5))
+        if scoring == "tfidf":
+            rarity = math.log(1 + total / found) if found else 0.0
+        weights[leaf] = times * rarity
     scores: dict[bytes, float] = {}
     for user_id, terms in counted:
         if not has(query, terms):
@@ -57,7 +62,8 @@ def search(documents: Documents, query: Query, k: int) -> list[tuple[bytes, floa
         score = 0.0
         for leaf, weight in weights.items():
             tf = often(leaf, terms)
-            score += weight * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / average))
+            length_norm = 1.2 * (0.25 + 0.75 * length / average)
+            score += weight * tf * (1.0 if scoring == "tfidf" else 2.2 / (tf + length_norm))
         scores[user_id] = max(scores.get(user_id, -1.0), float(np.float32(score)))
     ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     return ranked[:k]

@@ -126,3 +126,25 @@ def test_bad_input_is_one_clear_line(say, words, message):
     error = say(*words, given="no tab\n", fails=True)
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"id": "a", "text": null}', "id and text are strings"),
+        ('{"id": null, "text": "word"}', "id and text are strings"),
+        ('{"id": true, "text": "word"}', "id and text are strings"),
+        ('{"id": ["a"], "text": "word"}', "id and text are strings"),
+        ('{"id": "a"}', "it has no 'text'"),
+        ('{"id": "\\ud800", "text": "word"}', "surrogates not allowed"),
+        ('{"id": ' + "[" * 100_000, "recursion"),
+        ('{"id": "a", "text": "word"', "Expecting"),
+    ],
+)
+def test_a_line_that_is_no_document(say, line, why):
+    """Nothing of the lines counts, and no text is made up."""
+    say("index", "create", "ix")
+    error = say("index", "add", "ix", given=f'{{"id": 7, "text": "word"}}\n{line}\n', fails=True)
+    assert "line 2 is no document" in error
+    assert why in error
+    assert "" == say("index", "match", "ix", "word OR none")

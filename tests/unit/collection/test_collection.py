@@ -16,6 +16,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from cordwood.index import operations
 from cordwood.index.query import parse
 from cordwood.index.tokens import terms_of, tokenizer
 from cordwood.testing import indexmodel as model
@@ -55,6 +56,9 @@ def test_many_at_once(docs):
     assert set() == docs.match("one two three")
     with pytest.raises(InvalidInputError, match="2 ids came with 1 documents"):
         docs.add_arrow([b"x", b"y"], ["one"])
+    for nothing in (lambda: docs.add_arrow([], []), lambda: docs.delete_arrow([])):
+        with pytest.raises(InvalidInputError, match="no documents came"):
+            nothing()
 
 
 def test_answers_are_the_models_through_compactions(docs):
@@ -123,6 +127,21 @@ async def test_searches_while_others_write_compact_and_collect():
         left = 3 * 25 - 3 * 9
         assert left == len(await one.match("common")) == len(await two.match("common"))
         assert (await one.check()).ok
+
+
+def test_what_waits_is_not_worked_out_again_and_again(docs, monkeypatch):
+    """A few operations behind very many do not make those be cut into words once more."""
+    counts = []
+    settle = operations.settle
+    monkeypatch.setattr(
+        operations, "settle", lambda some: (counts.append(len(some.ids)), settle(some))[1]
+    )
+    docs.add_arrow([b"%d" % number for number in range(5_000)], ["word"] * 5_000)
+    for number in range(60):
+        docs.update(b"%d" % number, f"word n{number}")
+        assert {b"%d" % number} == docs.match(f"n{number}")
+    assert sum(counts) < 6_000
+    assert (5_000, 60) == (len(docs.match("word")), len(docs.match("n*")))
 
 
 def test_a_compaction_moves_the_mark_and_the_cursor_once(docs):
@@ -205,3 +224,18 @@ def test_strange_texts(docs):
     docs.compact("local")
     assert {b"\x00\xff"} == docs.match("word")
     assert {b"", b"\x00\xff"} == docs.match("NOT nothing")
+
+
+def test_a_log_that_was_forked_is_taken_in(tmp_path):
+    """Its first records lie in the folder of the log that it was forked from."""
+    store = sync.Store(f"file://{tmp_path}/wood")
+    with sync.Collection(store, "docs") as docs:
+        docs.create()
+        docs.add(b"a", "one")
+    docs.log.fork(sync.Log(store, "twin/log"))
+    with sync.Collection(store, "twin") as twin:
+        twin.create(exist_ok=True)
+        twin.add(b"b", "two")
+        assert 2 == twin.compact("local").documents
+        assert {b"a", b"b"} == twin.match("one two")
+        assert 0 == twin.state().waiting

@@ -23,6 +23,7 @@ from cordwood.index.draft import Draft
 from cordwood.index.engine import Engine, Writing
 from cordwood.index.folder import Folder
 from cordwood.index.home import Config, Files
+from cordwood.index.parts import staging
 from cordwood.store.disk import Disk
 
 
@@ -193,6 +194,10 @@ def test_a_copy_without_its_empty_folders_is_whole(tmp_path):
     engine.close()
     for folder in ("handles", "merges", "spool"):
         (tmp_path / "index" / folder).rmdir()
+    with staging(opened(tmp_path / "index")) as stage:
+        assert os.path.isdir(stage.spool)
+    for folder in ("handles", "merges", "spool"):
+        (tmp_path / "index" / folder).rmdir()
     assert [b"a"] == found(opened(tmp_path / "index"))
     written(engine, {b"b": "all"})
     assert 1 == engine.merge(tiered=False)
@@ -272,6 +277,44 @@ def test_a_read_only_folder_is_searched(tmp_path, number):
     writer.compact()
     assert [b"a"] == sorted(snapshot.match("all"))
     assert [b"b"] == found(reader)
+
+
+def test_who_may_only_read_is_overtaken_by_a_compaction(tmp_path, monkeypatch):
+    """Between its look at the ledger and at the segments: it has them already."""
+    writer = created(tmp_path / "index")
+    written(writer, {b"a": "all"})
+    reader = opened(tmp_path / "index", disk=ReadOnly(errno.EACCES))
+
+    def overtaken(call):
+        def late(*args):
+            found = call(*args)
+            written(writer, {b"b": "all"}, [b"a", b"b"])
+            writer.merge(tiered=False)
+            writer.compact()
+            return found
+
+        return late
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.home, "enter", overtaken(reader.home.enter))
+        assert [b"a"] == found(reader)
+        patch.setattr(reader.home, "advance", overtaken(reader.home.advance))
+        assert [b"b"] == found(reader)
+    assert [b"b"] == found(reader)
+
+
+def test_a_transaction_that_cannot_begin_leaves_nothing_open(tmp_path, monkeypatch):
+    """No room for what it would make: its handle would have held up compactions."""
+    engine = created(tmp_path / "index")
+
+    def full():
+        raise StoreError("there is no room", code=Code.STORE_FULL)
+
+    monkeypatch.setattr(engine.home, "spool", full)
+    with pytest.raises(StoreError, match="no room") as caught:
+        Writing(engine)
+    assert caught.tb  # As long as somebody looks at the error, nothing is let go of by itself.
+    assert [] == open_handles(tmp_path / "index")
 
 
 def test_where_there_is_no_index(tmp_path):

@@ -153,6 +153,16 @@ def test_what_is_refused_changes_nothing(why):
     assert before.deleted == {}
 
 
+def test_a_transaction_costs_what_it_does():
+    """What it does not touch is not copied: of thousands, the last costs as much as the first."""
+    made = state()
+    parts = ("live", "dead", "merges", "deleted", "deleted_last", "marks")
+    before = [getattr(made, part) for part in parts]
+    made.apply(Transaction(5, 0, (deletion({1: BitMap([2])}), end()), {"a": b"b"}))
+    assert all(getattr(made, part) is one for part, one in zip(parts, before, strict=True))
+    assert ({1, 9}, {2, 3}, {1}) == (set(made.live), set(made.dead), set(made.deleted))
+
+
 def test_a_delete_that_came_before_the_end_is_refused_unless_it_is_carried():
     """The end of a merge says up to where it knows of deletes."""
     late = state()

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from cordwood.base.errors import CordwoodError, CorruptionError
+from cordwood.index import ids as id_tables
 from cordwood.index import merge as merging
 from cordwood.index import postings, rank
 from cordwood.index.build import Builder, as_ids
 from cordwood.index.merge import IdMap, merge
-from cordwood.index.query import And, Or, Term, parse
+from cordwood.index.query import And, Not, Or, Term, parse
 from cordwood.index.segment import Segment, View
 from cordwood.index.snapshot import Snapshot
 from cordwood.index.tokens import as_texts, terms_of, tokenizer
@@ -49,10 +50,10 @@ def views_of(parts, deleted=(), cutter=WORDS, *, frequencies=True):
     return views
 
 
-def live(parts, deleted):
+def live(parts, deleted, cutter=WORDS):
     """The documents that are left, with their terms."""
     return [
-        (user_id, terms_of(WORDS, text))
+        (user_id, terms_of(cutter, text))
         for documents, gone in zip(parts, deleted, strict=True)
         for number, (user_id, text) in enumerate(in_order(documents), 1)
         if number not in gone
@@ -155,6 +156,40 @@ def ranks_as_the_model(snapshot, left, chance, times):
         assert [user_id for user_id, _ in expected] == [h.id for h in snapshot.search(boosted)]
 
 
+@pytest.mark.parametrize("scoring", ["bm25", "tfidf"])
+@pytest.mark.parametrize("named", ["words", "whitespace", "ngrams:2", "ngrams:3", "edges:5"])
+def test_every_tokenizer_is_ranked_as_the_model_ranks(named, scoring):
+    """Letters of every length, several segments, ids several times, deletes; both scorings."""
+    cutter = tokenizer(named)
+    chance = np.random.default_rng(len(named))
+    words = ["".join(chance.choice(list("abcdéßİ字😀"), chance.integers(1, 7))) for _ in range(90)]
+    lists = [
+        [
+            (b"%d" % user_id, " ".join(chance.choice(words, chance.integers(0, 25))))
+            for user_id in chance.integers(0, 2 * size, size)
+        ]
+        for size in (400, 90, 1)
+    ]
+    deleted = [set(chance.integers(1, 401, 100).tolist()), set(), set()]
+    snapshot = Snapshot(views_of(lists, deleted, cutter), cutter, 0, {})
+    left = live(lists, deleted, cutter)
+    terms = sorted({term for _, found in left for term in found})
+    for step in range(12):
+        some = tuple(Term(terms[place]) for place in chance.integers(0, len(terms), 4))
+        shapes = (
+            Or(some),
+            And(some[:2]),
+            And((Or(some[1:]), Not(some[0]))),
+            Or((And(some), *some)),
+        )
+        tree = shapes[step % 4]
+        expected = model.search(left, tree, 7, scoring)
+        hits = snapshot.search(tree, 7, scoring=scoring)
+        assert [score for _, score in expected] == pytest.approx([h.score for h in hits], rel=1e-6)
+        assert [user_id for user_id, _ in expected] == [hit.id for hit in hits], tree
+        assert model.match(left, tree) == snapshot.match(tree)
+
+
 @pytest.mark.parametrize("named", ["words", "ngrams:3", "trigrams"])
 @pytest.mark.parametrize("ranges", [(7, 5), (65_536, 16_384)])
 def test_a_merge_is_a_fresh_build(tmp_path, monkeypatch, named, ranges):
@@ -249,3 +284,30 @@ def test_sets_of_ids_from_several_segments():
     twice = Snapshot(views_of([[*low, (b"id000", "a")], high]), WORDS, 0, {}).match("a")
     assert (200, 201) == (len(twice), twice.documents)
     assert 200 == len(list(twice))
+
+
+@pytest.mark.parametrize("walked", [7, 65_536])
+def test_a_set_of_very_many_ids_is_not_listed_to_be_counted(monkeypatch, walked):
+    """Nor to be gone through, asked or deleted from: ids stay in their FST."""
+    monkeypatch.setattr(id_tables, "_WALKED", walked)
+    parts = [
+        [(b"path/to/some/file/%05d" % number, "a") for number in numbers]
+        for numbers in (range(3_000), range(1_000, 1_200), [*range(2_990, 3_090), 2_990])
+    ]
+    views = views_of(parts, [{1}, set(), set()])
+    snapshot = Snapshot(views, WORDS, 0, {})
+    right = {user_id for documents in parts for user_id, _ in documents} - {parts[0][0][0]}
+    found = snapshot.match("a")
+    assert (len(right), 3_299) == (len(found), found.documents - 1)
+    assert parts[1][7][0] in found
+    assert parts[0][0][0] not in found
+    given = list(found)
+    assert (len(right), right) == (len(given), set(given))
+    wanted = [user_id for user_id, _ in parts[0][:100]] * 2 + [b"none"]
+    assert {1: BitMap(range(2, 101))} == snapshot.documents_of(as_ids(wanted))
+    doubled = snapshot.documents_of(as_ids([b"path/to/some/file/02990"]))
+    assert {1: BitMap([2_991]), 3: BitMap([1, 2])} == doubled
+    assert [True] * 3 == [view.segment.ids._is_fst for view in views]
+    assert [None] * 3 == [view.segment.ids._table for view in views]
+    assert sorted(right) == sorted(found.to_arrow().to_pylist())
+    assert given == list(found)

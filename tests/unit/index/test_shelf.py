@@ -192,6 +192,46 @@ def test_a_lease_that_was_taken_away_does_not_come_back(fleet):
     assert [] == fleet.keys("handles/")
 
 
+def test_a_lease_that_is_renewed_while_it_is_taken_away_counts(fleet, monkeypatch):
+    """Who finds it over marks it first, which fails: what was renewed is not removed."""
+    engine, other = fleet.created(), fleet.machine()
+    visit = other.home.enter()
+    fleet.clock.pass_s(TTL_S + 5)
+    leases = engine.home._leases
+    get = leases.store.get
+
+    async def late(key):
+        there = await get(key)
+        await visit.lease._renew()
+        return there
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leases.store, "get", late)
+        assert [visit.state.id] == list(run(leases.live()).values())
+    assert 1 == len(fleet.keys("handles/"))
+    visit.check()
+    other.home.leave(visit)
+
+
+def test_a_handle_that_is_opened_while_others_compact(fleet, monkeypatch):
+    """What it had read before it had its lease may be gone: it looks again."""
+    engine, other = fleet.created(), fleet.machine()
+    written(engine, {b"a": "all"})
+    written(engine, {b"b": "all"})
+    engine.close()
+    take = other.home._leases.take
+
+    async def late(number):
+        await asyncio.to_thread(engine.merge, tiered=False)
+        await asyncio.to_thread(engine.compact)
+        return await take(number)
+
+    monkeypatch.setattr(other.home._leases, "take", late)
+    assert [b"a", b"b"] == found(other)
+    assert 1 == len(other.newest().views)
+    engine.close()
+
+
 def test_a_lease_that_cannot_be_read_counts_for_the_usual_time(fleet):
     """Damage there neither raises nor holds up compactions for good."""
     engine = fleet.created()
@@ -522,3 +562,24 @@ def test_a_cache_that_was_damaged_is_filled_again(fleet):
         assert whole == path.read_bytes()
         again.close()
     engine.close()
+
+
+@pytest.mark.parametrize("how", ["open to all", "a link", "a file"])
+def test_a_cache_that_another_user_could_have_filled_is_not_used(fleet, tmp_path, how):
+    """A segment of somebody else's that is whole would be believed."""
+    written(fleet.created(), {b"a": "all"})
+    reader = fleet.machine()
+    folder = tmp_path / "2" / f"cordwood-cache-{os.getuid()}"
+    folder.parent.mkdir()
+    if how == "open to all":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.write_bytes(b"")
+    assert [b"a"] == found(reader)
+    assert [] == [*folder.rglob("*.idx"), *tmp_path.glob("elsewhere/*")]
+    assert [b"a"] == found(fleet.machine())
+    assert list((tmp_path / "3").rglob("*.idx"))

@@ -141,3 +141,30 @@ def test_a_query_is_cut_as_a_text_is(text):
     """Plain words take a shorter way, to the same terms."""
     words = tokenizer("words")
     assert words.cut(as_texts([text])).tokens.to_pylist() == terms_of(words, text)
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "words", "edges:9", "ngrams", "x" * 201, "a\n"])
+def test_a_tokenizer_of_your_own_has_a_name_of_its_own(name):
+    """By one of ours, ours would be used by whoever opens the index without it."""
+
+    class Mine:
+        def split(self, text):
+            return [text]
+
+    Mine.name = name
+    with pytest.raises(InvalidInputError, match="is none that we know"):
+        tokenizer(Mine())
+
+
+@pytest.mark.parametrize("terms", [[3], [None], None, ["\ud800"]])
+def test_a_tokenizer_of_your_own_that_gives_no_terms(terms):
+    """A number is not so many zeros."""
+
+    class Mine:
+        name = "mine"
+
+        def split(self, text):
+            return terms
+
+    with pytest.raises(InvalidInputError, match="gave terms that are no text"):
+        terms_of(tokenizer(Mine()), "a")
