@@ -20,7 +20,6 @@ from contextlib import ExitStack, suppress
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import (
-    AlreadyExistsError,
     CordwoodError,
     CorruptionError,
     NotFoundError,
@@ -29,9 +28,9 @@ from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 from cordwood.topics import config as config_file
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import missing_topic
+from cordwood.topics.home import Pace, missing_topic, taken_id, taken_name
 from cordwood.topics.members import LocalMember, delete_group, group_positions
-from cordwood.topics.names import name_id
+from cordwood.topics.names import check_name, name_id
 from cordwood.topics.partition import LocalPartition
 
 METADATA = "metadata"
@@ -40,6 +39,8 @@ GROUPS = "groups"
 
 class Folder:
     """The topics in a directory."""
+
+    pace = Pace(refresh_s=1.0, pause_first_s=0.001, pause_max_s=0.05)
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Folder:
                 with suppress(OSError):
                     self._remove_tree(aside)
                 if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                    raise _there(namespace, topic) from error
+                    raise taken_name(namespace, topic) from error
                 raise
             self._disk.fsync_dir(self._path(namespace))
 
@@ -107,7 +108,7 @@ class Folder:
     def join(self, namespace: str, topic: str, group: str) -> LocalMember:
         """See `Home`."""
         partitions = self.partition(namespace, topic, 0).config.partitions
-        folder = self._path(namespace, topic, GROUPS, group)
+        folder = self._path(namespace, topic, GROUPS, check_name("group", group))
         with told("join", folder):
             self._make_folder(folder)
         return LocalMember(folder, partitions, self._disk, self._entropy)
@@ -124,7 +125,7 @@ class Folder:
 
     def delete_group(self, namespace: str, topic: str, group: str) -> None:
         """See `Home`."""
-        folder = self._path(namespace, topic, GROUPS, group)
+        folder = self._path(namespace, topic, GROUPS, check_name("group", group))
         with told("delete", folder, lambda _: NotFoundError(f"there is no group {group!r}")):
             delete_group(folder, self._disk)
 
@@ -191,11 +192,9 @@ class Folder:
         ):
             for other in others:
                 if other != name and name_id(other) == name_id(name):
-                    raise AlreadyExistsError(
-                        f"{what} {name!r} has the same id as {other!r}", hint="choose another name"
-                    )
+                    raise taken_id(what, name, other)
         if topic in self._names(namespace):
-            raise _there(namespace, topic)
+            raise taken_name(namespace, topic)
 
     def _furnish(self, aside: str, configs: Sequence[TopicConfig]) -> None:
         """Make a folder with all that an empty topic has."""
@@ -246,9 +245,3 @@ class Folder:
 
     def _path(self, *names: str) -> str:
         return "/".join((self._root, *names))
-
-
-def _there(namespace: str, topic: str) -> AlreadyExistsError:
-    return AlreadyExistsError(
-        f"topic {namespace}/{topic} exists already", hint="use it, or choose another name"
-    )

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from cordwood.base.errors import NotFoundError
+from cordwood.base.errors import AlreadyExistsError, NotFoundError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
 
@@ -21,6 +21,16 @@ class Bounds(NamedTuple):
 
     oldest: int
     next: int
+
+
+class Pace(NamedTuple):
+    """How often a consumer asks: what costs nothing on a disk costs a request on a store."""
+
+    refresh_s: float
+    """A member of a group asks so often who else is there."""
+    pause_first_s: float
+    """Before it looks again for records, where there were none; doubled each time."""
+    pause_max_s: float
 
 
 class Scanning(Protocol):
@@ -115,6 +125,8 @@ class Membership(Protocol):
 class Home(Protocol):
     """Where topics live."""
 
+    pace: Pace
+
     @property
     def name(self) -> str:
         """For errors."""
@@ -156,3 +168,17 @@ class Home(Protocol):
 def missing_topic(namespace: str, topic: str) -> NotFoundError:
     """The error for a topic that is not there."""
     return NotFoundError(f"there is no topic {namespace}/{topic}", hint="create the topic first")
+
+
+def taken_name(namespace: str, topic: str) -> AlreadyExistsError:
+    """The error for a topic that is there already."""
+    return AlreadyExistsError(
+        f"topic {namespace}/{topic} exists already", hint="use it, or choose another name"
+    )
+
+
+def taken_id(what: str, name: str, other: str) -> AlreadyExistsError:
+    """The error for a name whose id is another's."""
+    return AlreadyExistsError(
+        f"{what} {name!r} has the same id as {other!r}", hint="choose another name"
+    )
