@@ -7,8 +7,9 @@ writer left):
 
 * whether the topic is still the one that was opened: a log made anew under the name gets nothing
   that was meant for the old one;
-* whether a record with a sequence number that waits to be written is there already. Then nothing
-  that waits is written; who sent that one is told where it is, the others are sent again.
+* whether a record with a sequence number that waits to be written is there already (numbered.py).
+  Then nothing that waits is written; who sent that one is told where it is, the others are sent
+  again.
 
 Places in a log are taken once. So a write whose answer was lost is found by whoever looks, or can
 never arrive: sent again with its number, a record is there once, whoever sent it.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,45 +44,31 @@ from cordwood.log.writer import Writer
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Bounds, missing_topic
-from cordwood.topics.reserved import origins, shown, stored, stored_row
-from cordwood.topics.sequences import Sequences, out_of_order
+from cordwood.topics.numbered import TRIES_MAX, Numbered, OvertakenError
+from cordwood.topics.partition import content_bytes
+from cordwood.topics.reserved import shown, stored, stored_row
 
-TRIES_MAX = 10
-"""How often an append is tried that others come before."""
 SEARCHED_RECORDS = 100_000
 """So far back a producer is looked for, where nothing is known yet: all that has to be fetched."""
 RETENTION = "retention"
 """The cursor of the log that says what may go."""
 
 T = TypeVar("T")
+Content: TypeAlias = pa.RecordBatch | tuple[bytes, bytes | None, dict[str, bytes] | None]
+"""Records as the log takes them, or body, key and headers of one."""
 CheckThere = Callable[[], Awaitable[None]]
-
-
-class _OvertakenError(CordwoodError):
-    """A record that was about to be written is there already."""
-
-
-class _Item(NamedTuple):
-    """What is to be appended, as the log takes it."""
-
-    content: pa.RecordBatch | tuple[bytes, bytes | None, dict[str, bytes] | None]
-    records: int
 
 
 class _Work:
     """What one process has open; used on its portal's loop alone."""
 
-    def __init__(self, where: portal.Portal) -> None:
+    def __init__(self, where: portal.Portal, numbered: Numbered) -> None:
         """Nothing yet."""
         self.portal = where
         self.opening = asyncio.Lock()
         self.learning = asyncio.Lock()
         self.writer: Writer | None = None
-        self.sequences = Sequences()
-        self.flying: dict[Producer, asyncio.Future[int]] = {}
-        """Records with sequence numbers that are being written."""
-        self.newest: dict[int, int] = {}
-        """The lowest sequence that a producer has not given us, while some are being written."""
+        self.numbered = numbered
 
 
 class LoggedPartition:
@@ -99,21 +86,19 @@ class LoggedPartition:
 
     def append(self, columns: Columns, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        return _run(self._append(_item(columns, producer), producer))
+        return _run(self._append(columns, producer))
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        return _run(self._append(_row(row, producer), producer))
+        return _run(self._append(row, producer))
 
     async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        work = self._append(_item(columns, producer), producer)
-        return await asyncio.wrap_future(portal.current().start(work))
+        return await asyncio.wrap_future(portal.current().start(self._append(columns, producer)))
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        work = self._append(_row(row, producer), producer)
-        return await asyncio.wrap_future(portal.current().start(work))
+        return await asyncio.wrap_future(portal.current().start(self._append(row, producer)))
 
     def next_sequence(self, producer_id: int) -> int | None:
         """The lowest sequence that a producer has not sent; None if nothing of it is known."""
@@ -121,7 +106,7 @@ class LoggedPartition:
         async def ask() -> int | None:
             await self._writer()  # It adopts what a dead one left.
             await self._learn()
-            return self._works().sequences.next_of(producer_id)
+            return self._works().numbered.sequences.next_of(producer_id)
 
         return _run(ask())
 
@@ -150,48 +135,17 @@ class LoggedPartition:
 
     # Appending, on the portal's loop.
 
-    async def _append(self, item: _Item, producer: Producer | None) -> int:
+    async def _append(self, rows: Columns | Row, producer: Producer | None) -> int:
         if producer is None:
-            return await self._send(item, again=True)
-        work, failure = self._works(), None
-        for _ in range(TRIES_MAX):
-            await self._writer()
-            if work.sequences.seen is None or failure is not None:
-                await self._learn()
-            found = work.sequences.offset_of(producer)
-            if found is not None:
-                return found
-            flying = work.flying.get(producer)
-            if flying is None:
-                if producer.sequence < work.newest.get(producer.id, 0):
-                    raise out_of_order(producer.sequence, work.newest[producer.id] - 1)
-                work.newest[producer.id] = producer.sequence + item.records
-                flying = asyncio.ensure_future(self._send_once(item, producer))
-                work.flying[producer] = flying
-            try:
-                return await asyncio.shield(flying)
-            except (UncertainError, _OvertakenError) as error:
-                failure = error
-        assert failure is not None
-        raise failure
+            return await self._send(_content(rows), again=True)
+        await self._writer()
+        return await self._works().numbered.append(rows, *_sizes(rows), producer)
 
-    async def _send_once(self, item: _Item, producer: Producer) -> int:
-        """Send a record that has a number; who sends the same meanwhile waits for this."""
-        work = self._works()
-        try:
-            offset = await self._send(item, again=False)
-        except BaseException:
-            work.newest.pop(producer.id, None)
-            raise
-        else:
-            _note(work.sequences, producer, item.records, offset)
-            return offset
-        finally:
-            del work.flying[producer]
-            if not work.flying:
-                work.newest.clear()
+    async def _send_block(self, block: pa.RecordBatch) -> int:
+        """Send numbered records; whether they are there is found out by who numbered them."""
+        return await self._send(block, again=False)
 
-    async def _send(self, item: _Item, *, again: bool) -> int:
+    async def _send(self, content: Content, *, again: bool) -> int:
         """Append, and once more where it was certainly not written. Where it is.
 
         Raises:
@@ -201,7 +155,7 @@ class LoggedPartition:
         while True:
             writer = await self._writer()
             try:
-                return await _handed(writer, item) - 1
+                return await _handed(writer, content) - 1
             except UncertainError as error:
                 found = await self._found(error) if again else _raise(error)
                 if found is not None:
@@ -209,7 +163,7 @@ class LoggedPartition:
             except StoreError as error:
                 if isinstance(error.__cause__, NotFoundError):
                     raise error.__cause__ from error
-                if not isinstance(error.__cause__, _OvertakenError):
+                if not isinstance(error.__cause__, OvertakenError):
                     raise
                 if not again:
                     raise error.__cause__ from error
@@ -254,23 +208,16 @@ class LoggedPartition:
     async def _look(self, next_offset: int) -> None:
         """Before we write on top of what others wrote."""
         await self._check_there()
-        work = self._works()
-        if not work.flying:
-            return
-        await self._learn(next_offset - 1)
-        for producer in work.flying:
-            try:
-                is_there = work.sequences.offset_of(producer) is not None
-            except ConflictError:
-                is_there = True  # Its sender is told so when it asks by itself.
-            if is_there:
-                raise _OvertakenError(f"record {producer.sequence} of a producer is there already")
+        numbered = self._works().numbered
+        if numbered.are_flying:
+            await self._learn(next_offset - 1)
+            numbered.check()
 
     async def _learn(self, end: int = 0) -> None:
         """Find out what producers appended, at least as far as `end`."""
         work = self._works()
         async with work.learning:
-            sequences = work.sequences
+            sequences = work.numbered.sequences
             if end and sequences.seen is not None and sequences.seen >= end:
                 return
             bounds = await self.bounds_async()
@@ -281,7 +228,7 @@ class LoggedPartition:
             if begin < bounds.next:
                 async with self.log.reader() as reader:
                     async for batch in reader.read_arrow(begin + 1):
-                        _note_all(sequences, batch)
+                        work.numbered.note_all(batch)
                         bounds = bounds._replace(next=int(batch.column("offset")[-1].as_py()))
             sequences.seen = bounds.next
 
@@ -289,7 +236,7 @@ class LoggedPartition:
         """What this process has open; a forked child starts anew."""
         here = portal.current()
         if self._work is None or self._work.portal is not here:
-            self._work = _Work(here)
+            self._work = _Work(here, Numbered(self._send_block, self._learn, self._clock))
         return self._work
 
     # Retention.
@@ -413,52 +360,25 @@ class LoggedScanning:
         """See `Scanning`: nothing is held."""
 
 
-def _item(columns: Columns, producer: Producer | None) -> _Item:
-    return _Item(stored(columns, producer), len(columns))
+def _content(rows: Columns | Row) -> Content:
+    if isinstance(rows, Row):
+        body, headers = stored_row(rows)
+        return body, rows.key, headers
+    return stored(rows)
 
 
-def _row(row: Row, producer: Producer | None) -> _Item:
-    body, headers = stored_row(row, producer)
-    return _Item((body, row.key, headers), 1)
+def _sizes(rows: Columns | Row) -> tuple[int, int]:
+    """How many records, and about how many bytes."""
+    if isinstance(rows, Row):
+        return 1, rows.size_bytes
+    return len(rows), content_bytes(rows)
 
 
-def _handed(writer: Writer, item: _Item) -> asyncio.Future[int]:
-    if isinstance(item.content, tuple):
-        body, key, headers = item.content
+def _handed(writer: Writer, content: Content) -> asyncio.Future[int]:
+    if isinstance(content, tuple):
+        body, key, headers = content
         return writer.append(body, key=key, headers=headers)
-    return writer.append_arrow(item.content)
-
-
-def _note_all(sequences: Sequences, batch: pa.RecordBatch) -> None:
-    """Records of a log: those that follow each other in both numbers are one."""
-    found = origins(batch)
-    if found is None:
-        return
-    is_next = (
-        (np.diff(found.offsets) == 1)
-        & (found.producers[1:] == found.producers[:-1])
-        & (found.sequences[1:] - found.sequences[:-1] == 1)
-    )
-    begins = np.flatnonzero(np.concatenate(([True], ~is_next)))
-    counts = np.diff(np.append(begins, len(found.offsets)))
-    runs = zip(
-        found.producers[begins].tolist(),
-        found.sequences[begins].tolist(),
-        counts.tolist(),
-        found.offsets[begins].tolist(),
-        strict=True,
-    )
-    for who, sequence, count, offset in runs:
-        _note(sequences, Producer(who, sequence), count, offset)
-
-
-def _note(sequences: Sequences, producer: Producer, records: int, offset: int) -> None:
-    """Records of a producer, of which some may be known."""
-    known = (sequences.next_of(producer.id) or 0) - producer.sequence
-    if known < records:
-        skipped = max(0, known)
-        later = Producer(producer.id, producer.sequence + skipped)
-        sequences.add(later, records - skipped, offset + skipped)
+    return writer.append_arrow(content)
 
 
 def _raise(error: CordwoodError) -> Any:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from cordwood.base.errors import CorruptionError
 from cordwood.log.records import HEADERS_TYPE
-from cordwood.topics.batch import SCHEMA, Columns, Producer, Row
+from cordwood.topics.batch import SCHEMA, Columns, Row
 from cordwood.topics.rows import RESERVED
 
 TIME = f"{RESERVED}time"
@@ -38,22 +38,20 @@ class Origins(NamedTuple):
     sequences: npt.NDArray[np.uint64]
 
 
-def stored_row(row: Row, producer: Producer | None) -> tuple[bytes, dict[str, bytes] | None]:
-    """The body and the headers of one record."""
+def stored_row(row: Row) -> tuple[bytes, dict[str, bytes] | None]:
+    """The body and the headers of one record without a sequence number."""
     headers = dict(row.headers or {})
     if row.time_us is not None:
         headers[TIME] = row.time_us.to_bytes(8, "little")
     if row.value is None:
         headers[NULL] = b""
-    if producer is not None:
-        headers[PRODUCER] = producer.id.to_bytes(8, "little") + producer.sequence.to_bytes(
-            8, "little"
-        )
     return row.value or b"", headers or None
 
 
-def stored(columns: Columns, producer: Producer | None) -> pa.RecordBatch:
-    """Records as a log takes them."""
+def stored(
+    columns: Columns, producer: int = 0, sequences: npt.NDArray[np.uint64] | None = None
+) -> pa.RecordBatch:
+    """Records as a log takes them; with sequence numbers, if they are those of a producer."""
     count = len(columns)
     names: list[pa.Array] = []
     values: list[pa.Array] = []
@@ -75,10 +73,10 @@ def stored(columns: Columns, producer: Producer | None) -> pa.RecordBatch:
         is_null = columns.values.is_null().to_numpy(zero_copy_only=False)
         which = np.flatnonzero(is_null)
         add(NULL, which, pa.repeat(pa.scalar(b"", pa.binary()), len(which)))
-    if producer is not None:
+    if sequences is not None:
         whose = np.empty((count, 2), "<u8")
-        whose[:, 0] = producer.id
-        whose[:, 1] = np.uint64(producer.sequence) + np.arange(count, dtype=np.uint64)
+        whose[:, 0] = producer
+        whose[:, 1] = sequences
         add(PRODUCER, np.arange(count), _fixed(whose, 16))
     found = {"body": columns.values.fill_null(b"") if columns.values.null_count else columns.values}
     if columns.keys is not None:

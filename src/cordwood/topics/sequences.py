@@ -67,12 +67,7 @@ class Sequences:
             one = sent[place]
             if producer.sequence < one.sequence + one.records:
                 return one.offset + producer.sequence - one.sequence
-        raise out_of_order(producer.sequence, sent[-1].sequence + sent[-1].records - 1)
-
-
-def out_of_order(sequence: int, newest: int) -> ConflictError:
-    """The error for a record that comes after later ones of its producer."""
-    return ConflictError(
-        f"sequence {sequence} comes after {newest}",
-        hint="a producer's sequences rise; use another name for another stream of records",
-    )
+        raise ConflictError(
+            f"sequence {producer.sequence} comes after {sent[-1].sequence + sent[-1].records - 1}",
+            hint="a producer's sequences rise; use another name for another stream of records",
+        )
