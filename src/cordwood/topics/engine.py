@@ -69,6 +69,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     oldest: int
     next: int
     properties: dict[str, str]
+    not_uploaded: int | None = None
+    """How many records are not on the topic's tier yet; None if it has none."""
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -144,7 +146,8 @@ class Engine:
         for number, partition in enumerate(self.partitions(namespace, topic)):
             bounds = partition.bounds()
             properties = partition.config.partition_properties
-            found.append(PartitionState(number, bounds.oldest, bounds.next, properties))
+            waiting = partition.not_uploaded() if partition.config.tier is not None else None
+            found.append(PartitionState(number, bounds.oldest, bounds.next, properties, waiting))
         return TopicState(
             namespace,
             topic,
@@ -275,6 +278,8 @@ def config_of(
     flush_period_s: float,
     extent_bytes: int,
     tombstone_s: float,
+    tier: str | None,
+    local_retention_s: float | None,
 ) -> TopicConfig:
     """A config out of what a user says."""
     return TopicConfig(
@@ -289,4 +294,6 @@ def config_of(
         flush_period_s=flush_period_s,
         extent_bytes=extent_bytes,
         tombstone_s=tombstone_s,
+        tier=tier,
+        local_retention_s=local_retention_s,
     )

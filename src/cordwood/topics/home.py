@@ -93,6 +93,10 @@ class Partition(Protocol):
         """Read from here on."""
         ...
 
+    def not_uploaded(self) -> int:
+        """How many records are not on the topic's tier yet."""
+        ...
+
     def close(self) -> None:
         """Make durable what is not yet, and let go of it."""
         ...

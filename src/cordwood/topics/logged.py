@@ -81,7 +81,7 @@ class LoggedPartition:
         self.config = config
         self.log = log
         self._clock = clock
-        self._check_there = check_there
+        self.check_there = check_there
         self._work: _Work | None = None
 
     def append(self, columns: Columns, producer: Producer | None = None) -> int:
@@ -123,6 +123,10 @@ class LoggedPartition:
         """See `Partition`."""
         return LoggedScanning(self, offset)
 
+    def not_uploaded(self) -> int:
+        """See `Partition`: there is nothing to upload."""
+        return 0
+
     def retain(self) -> int:
         """Let go of what is too old or too much; how many records went."""
         return _run(self.told(self._retain()))
@@ -136,6 +140,12 @@ class LoggedPartition:
     # Appending, on the portal's loop.
 
     async def _append(self, rows: Columns | Row, producer: Producer | None) -> int:
+        if self.config.tier is not None:
+            raise StateError(
+                f"the records of {self.log.name} are uploaded from a directory: nothing was "
+                "written",
+                hint="send to the topic in the directory",
+            )
         if producer is None:
             return await self._send(_content(rows), again=True)
         await self._writer()
@@ -200,14 +210,14 @@ class LoggedPartition:
         work = self._works()
         async with work.opening:
             if work.writer is None or not work.writer.is_open:
-                await self._check_there()
+                await self.check_there()
                 opened = self.log.writer(before_naming=self._look)
                 work.writer = await self.told(opened.open())
             return work.writer
 
     async def _look(self, next_offset: int) -> None:
         """Before we write on top of what others wrote."""
-        await self._check_there()
+        await self.check_there()
         numbered = self._works().numbered
         if numbered.are_flying:
             await self._learn(next_offset - 1)
@@ -290,7 +300,7 @@ class LoggedPartition:
     async def _gone(self, error: StateError) -> CordwoodError:
         """The log takes no more records: most often because its topic is being deleted."""
         if error.code is Code.SEALED:
-            await self._check_there()
+            await self.check_there()
         return error
 
 

@@ -35,7 +35,7 @@ from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import Bounds, missing_topic
+from cordwood.topics.home import Bounds, Scanning, missing_topic
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
 
 BATCH_BYTES = 1 << 20
@@ -102,14 +102,22 @@ class LocalPartition:
 
     def bounds(self) -> Bounds:
         """See `Partition`."""
+        return self.local_bounds()
+
+    def local_bounds(self) -> Bounds:
+        """Which records are in the journal."""
         mark = self.journal.newest()
         with self.journal.told("read"):
             bases = self.journal.bases()
         return Bounds(bases[0] if bases else mark.synced_number, mark.synced_number)
 
-    def scan(self, offset: int) -> LocalScanning:
+    def scan(self, offset: int) -> Scanning:
         """See `Partition`."""
         return LocalScanning(self.journal, offset)
+
+    def not_uploaded(self) -> int:
+        """See `Partition`: there is nothing to upload."""
+        return 0
 
     def flush(self) -> None:
         """Make durable what was written, by whichever process."""
@@ -204,7 +212,7 @@ class LocalPartition:
         """Find out what producers appended, in other processes, or before this one was there."""
         seen = self._sequences.seen
         if seen is None:
-            seen = max(self.bounds().oldest, turn.number - SEARCHED_RECORDS)
+            seen = max(self.local_bounds().oldest, turn.number - SEARCHED_RECORDS)
         turn.sync()
         reading = Reading(self.journal, seen)
         while frames := reading.take():
@@ -216,7 +224,8 @@ class LocalPartition:
     def _flush_soon(self) -> None:
         """Make sure that what was written is synced within the flush period."""
         with self._mutex:
-            if self._flushing is None:
+            # A forked child has its parent's timer, which will never go off there.
+            if self._flushing is None or not self._flushing.is_alive():
                 self._flushing = threading.Timer(self.config.flush_period_s, self._flush_now)
                 self._flushing.daemon = True
                 self._flushing.start()

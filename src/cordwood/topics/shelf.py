@@ -91,6 +91,14 @@ class Shelf:
 
     def create(self, configs: Sequence[TopicConfig]) -> None:
         """See `Home`."""
+        if configs[0].tier is not None:
+            raise InvalidInputError(
+                "a topic on a store has no tier", hint="a tier is for topics in a directory"
+            )
+        self.create_tier(configs)
+
+    def create_tier(self, configs: Sequence[TopicConfig]) -> None:
+        """Make a topic that a directory may be the writer of."""
         if configs[0].compaction:
             raise InvalidInputError(
                 "a compaction topic lives in a directory: a log keeps all its records",
@@ -167,6 +175,12 @@ class Shelf:
     def delete(self, namespace: str, topic: str) -> None:
         """See `Home`."""
         _run(self._delete(namespace, topic))
+
+    def delete_tier(self, namespace: str, topic: str, tier_id: str) -> None:
+        """Delete a topic that a directory was the writer of, and not another of that name."""
+        there, _ = _run(self._load(namespace, topic))
+        if there.partitions[0].tier_id == tier_id:
+            _run(self._delete(namespace, topic))
 
     async def _delete(self, namespace: str, topic: str) -> None:
         key = _key(namespace, topic, CONFIG)
