@@ -13,11 +13,10 @@ from cordwood.topics.shelf import Shelf
 
 
 def home_of(place: str | os.PathLike[str] | Store, *, clock: Clock, entropy: Entropy) -> Home:
-    """A directory's own files for a path, logs for a store or its URL, also that of a directory."""
+    """A directory's own files for a path or its URL, logs for a store, as `Store(path)` is."""
     if not isinstance(place, Store):
-        text = os.fspath(place)
-        location = parse_location(text)
-        if location.scheme == "file" and not text.startswith("file:"):
+        location = parse_location(os.fspath(place))
+        if location.scheme == "file":
             return Folder(location.name, clock=clock, entropy=entropy)
-        place = Store(text)
+        place = Store(location.url)
     return Shelf(place, clock=clock, entropy=entropy)
