@@ -7,13 +7,17 @@ it is a log (shelf.py). All methods block; the async classes call them in thread
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cordwood.base.errors import AlreadyExistsError, NotFoundError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Bounds(NamedTuple):
@@ -69,8 +73,11 @@ class Partition(Protocol):
         """What it is."""
         ...
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
-        """Append records; the offset of the first. They are acknowledged when this returns."""
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
+        """Append records; the offset of each. They are acknowledged when this returns.
+
+        Many are appended in parts, between which those of others may be.
+        """
         ...
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
@@ -81,7 +88,7 @@ class Partition(Protocol):
         """The same with one record, for a task."""
         ...
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """The same for a task."""
         ...
 

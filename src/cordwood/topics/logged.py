@@ -43,7 +43,7 @@ from cordwood.log.reader import Limits
 from cordwood.log.writer import Writer
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import Bounds, missing_topic
+from cordwood.topics.home import Bounds, Offsets, missing_topic
 from cordwood.topics.numbered import TRIES_MAX, Numbered, OvertakenError
 from cordwood.topics.partition import content_bytes
 from cordwood.topics.reserved import shown, stored, stored_row
@@ -84,17 +84,18 @@ class LoggedPartition:
         self.check_there = check_there
         self._work: _Work | None = None
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
-        """See `Partition`."""
-        return _run(self._append(columns, producer))
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
+        """See `Partition`: all in one part."""
+        return _run(self._append(columns, producer)) + np.arange(len(columns))
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
         return _run(self._append(row, producer))
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        return await asyncio.wrap_future(portal.current().start(self._append(columns, producer)))
+        first = await asyncio.wrap_future(portal.current().start(self._append(columns, producer)))
+        return first + np.arange(len(columns))
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""

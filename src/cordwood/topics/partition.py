@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakSet
@@ -35,7 +35,7 @@ from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import Bounds, Scanning, missing_topic
+from cordwood.topics.home import Bounds, Offsets, Scanning, missing_topic
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
 
 BATCH_BYTES = 1 << 20
@@ -75,19 +75,25 @@ class LocalPartition:
         self._flushing: threading.Timer | None = None
         _open_partitions.add(self)
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offsets = [self._group.call(*item) for item in self._items(columns, producer)]
-        return offsets[0]
+        return _numbered(
+            (self._group.call(item, size), item.records)
+            for item, size in self._items(columns, producer)
+        )
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
         return self._group.call(*self._item(row, 1, row.size_bytes + ROW_BYTES, producer))
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offsets = [await self._group.call_async(*item) for item in self._items(columns, producer)]
-        return offsets[0]
+        return _numbered(
+            [
+                (await self._group.call_async(item, size), item.records)
+                for item, size in self._items(columns, producer)
+            ]
+        )
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
@@ -270,6 +276,11 @@ class LocalScanning:
     def close(self) -> None:
         """See `Scanning`."""
         self._reading.close()
+
+
+def _numbered(parts: Iterable[tuple[int, int]]) -> Offsets:
+    """The offset of each record, from the first of each part and how many it has."""
+    return np.concatenate([np.arange(first, first + count) for first, count in parts])
 
 
 def content_bytes(columns: Columns) -> int:

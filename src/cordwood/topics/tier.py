@@ -40,7 +40,7 @@ from cordwood.log.writer import Writer
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import Bounds
+from cordwood.topics.home import Bounds, Offsets
 from cordwood.topics.logged import LoggedPartition, LoggedScanning
 from cordwood.topics.numbered import OvertakenError
 from cordwood.topics.partition import LocalPartition, LocalScanning
@@ -79,11 +79,11 @@ class TieredPartition(LocalPartition):
         self.trouble: CordwoodError | None = None
         """Why the last upload failed; None if it did not."""
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offset = super().append(columns, producer)
-        self._appended(offset + len(columns))
-        return offset
+        offsets = super().append(columns, producer)
+        self._appended(int(offsets[-1]) + 1)
+        return offsets
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
@@ -91,11 +91,11 @@ class TieredPartition(LocalPartition):
         self._appended(offset + 1)
         return offset
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offset = await super().append_async(columns, producer)
-        await self._appended_async(offset + len(columns))
-        return offset
+        offsets = await super().append_async(columns, producer)
+        await self._appended_async(int(offsets[-1]) + 1)
+        return offsets
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""

@@ -258,6 +258,25 @@ def test_threads_and_tasks_share_a_sync(tmp_path, ack):
         assert [b"%d %d" % (who, number) for number in range(50)] == mine
 
 
+def test_large_sends_at_once_are_told_where_each_record_is(topics):
+    """They go in parts, between which those of others are."""
+    topics.create("shop", "large")
+    told = {}
+
+    def work(who):
+        values = [b"%d %d" % (who, number) + bytes(1000) for number in range(1500)]
+        for where, value in zip(producer.send_many(values), values, strict=True):
+            told[where.offset] = value
+
+    with topics.producer("shop", "large") as producer:
+        threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {one.offset: one.value for one in records(topics, "large")} == told
+
+
 def test_async_consumers(topics):
     """The same as the blocking ones."""
 
