@@ -9,8 +9,11 @@ import pytest
 
 import cordwood
 from cordwood import sync
-from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import AlreadyExistsError, NotFoundError
+from cordwood.topics.engine import Engine, Sending, config_of
+from cordwood.topics.folder import Folder
+from cordwood.topics.rows import columns_of_rows
 from cordwood.topics.shelf import Shelf
 
 
@@ -28,6 +31,7 @@ def store(request):
 
 def test_the_life_of_a_topic(store):
     """Producers and consumers, two of each, a retry, retention, deletion."""
+    # EVIDENCE-OF: G-95
     first, second = sync.Topics(store), sync.Topics(store)
     first.create("shop", "clicks", partitions=2, retention_s=None, retention_bytes=0)
     with pytest.raises(AlreadyExistsError):
@@ -67,3 +71,40 @@ def test_the_life_of_a_topic(store):
         first.describe("shop", "clicks")
     first.close()
     second.close()
+
+
+def test_a_tier(store, tmp_path):
+    """What is acknowledged by the store is there, and read from there when it is gone here."""
+    home = Folder(str(tmp_path))
+    home._shelves[store.url] = Shelf(store)
+    engine = Engine(home, SYSTEM_CLOCK, SYSTEM_ENTROPY)
+    config = config_of(
+        "shop",
+        "clicks",
+        partitions=1,
+        compaction=False,
+        properties=None,
+        retention_s=None,
+        retention_bytes=None,
+        ack="store",
+        flush_period_s=10,
+        extent_bytes=4096,
+        tombstone_s=0,
+        tier=store.url,
+        local_retention_s=0,
+    )
+    engine.create(config, None, exist_ok=False)
+    sending = Sending(engine, "shop", "clicks", None)
+    for number in range(5):
+        sending.send_all(columns_of_rows([b"%0600d" % number] * 4, None, None), None)
+    local = home.partition("shop", "clicks", 0)
+    assert 20 > local.local_bounds().oldest > 0
+    assert (0, 20) == local.bounds()
+    for topics in (home, Shelf(store)):
+        scan, found = topics.partition("shop", "clicks", 0).scan(0), []
+        while batches := scan.take():
+            found += [value for one in batches for value in one.column("value").to_pylist()]
+        assert [b"%0600d" % (number // 4) for number in range(20)] == found
+    sending.close()
+    home.delete("shop", "clicks")
+    assert [] == Shelf(store).topics()

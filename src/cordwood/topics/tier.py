@@ -147,11 +147,12 @@ class TieredPartition(LocalPartition):
             StoreError: the store failed; what it took is there.
             StateError: the log has records that are not here.
         """
-        held = self._locks.wait(f"{self.journal.folder}/upload")
-        try:
-            end = self._upload()
-        finally:
-            held.release()
+        with self.journal.told("upload"):
+            held = self._locks.wait(f"{self.journal.folder}/upload")
+            try:
+                end = self._upload()
+            finally:
+                held.release()
         self._drop(end)
         return end
 
@@ -168,7 +169,7 @@ class TieredPartition(LocalPartition):
         if waiting is not None:
             waiting.cancel()
             if self.trouble is None:
-                with suppress(CordwoodError, RuntimeError):  # The interpreter may be ending.
+                with suppress(CordwoodError):  # Whoever appends next uploads it.
                     self.upload()
         super().close()
 

@@ -156,6 +156,7 @@ def test_creators_at_once():
 @pytest.mark.parametrize("seed", range(8))
 def test_numbered_records_are_there_once_whatever_is_lost(seed):
     """Two processes send the same records through a store that loses answers, and late puts."""
+    # EVIDENCE-OF: G-95
     memory = MemoryStore()
     topics = made(memory)
     entropy = SeededEntropy(seed)
@@ -305,6 +306,7 @@ def test_members_agree_and_hand_over():
 
 def test_a_member_that_slept_too_long_commits_nothing():
     """Its partitions are others', with the positions that it had committed."""
+    # EVIDENCE-OF: G-95
     peers = Peers()
     asleep, awake = peers.member(), peers.member()
     mine = asleep.owned()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -195,6 +196,7 @@ def test_a_store_that_is_away_holds_up_nothing(tmp_path):
 @pytest.mark.parametrize("seed", range(6))
 def test_uploads_through_a_store_that_loses_answers(tmp_path, seed, monkeypatch):
     """Two processes, lost answers, late puts: each record is there once, at its offset."""
+    # EVIDENCE-OF: G-96
     monkeypatch.setattr(tiers, "UPLOAD_BYTES", 2000)
     memory = MemoryStore()
     place = Place(tmp_path, memory)
@@ -236,6 +238,7 @@ def test_uploaders_at_once(tmp_path):
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_every_step(seed):
     """Of appends, uploads and deletions: nothing acknowledged is lost, nothing is there twice."""
+    # EVIDENCE-OF: G-96
     steps = 0
     while True:
         disk = CrashDisk()
@@ -263,6 +266,31 @@ def test_a_power_cut_at_every_step(seed):
         assert len(records) + 1 == again.upload()
         assert [*records, (len(records), b"more")] == place.there()
         steps += 3 + seed
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failure_at_every_step_is_told_and_overcome(number):
+    """Of uploads and deletions: the next one does what is left."""
+    # EVIDENCE-OF: G-96
+    for step in range(100):
+        disk = CrashDisk()
+        place = Place("/topics", disk=disk)
+        home = place.create()
+        for one in range(12):
+            send(home, b"%0500d" % one)
+        before = disk.steps
+        disk.fail(before + step, number)
+        try:
+            part(home).upload()
+        except StoreError:
+            pass
+        else:
+            if disk.steps <= before + step:
+                assert step > 2
+                return
+        assert 12 == part(home).upload() == part(place.home()).upload()
+        assert numbered(12) == place.there() == offsets_and_values(part(place.home()))
+    pytest.fail("it never ends")
 
 
 def test_tiers_that_cannot_be(tmp_path):
