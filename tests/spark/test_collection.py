@@ -61,7 +61,7 @@ def keep_house(url, engine, done):
 
 def test_what_was_acknowledged_is_found_whoever_compacts_and_collects(spark, tmp_path):
     """Writers, searches, compactions on Spark and in this process, and collections of the log."""
-    # EVIDENCE-OF: G-95
+    # EVIDENCE-OF: G-97
     url = f"file://{tmp_path}/wood"
     docs = sync.Collection(url, "docs")
     docs.create(grace_s=1)

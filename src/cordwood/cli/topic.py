@@ -23,7 +23,8 @@ from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S
 def topic() -> None:
     """Work with topics.
 
-    PLACE is the directory that they are in. TOPIC is a namespace, a slash and a name: shop/clicks.
+    PLACE is the directory that they are in, or the URL of a store. TOPIC is a namespace, a slash
+    and a name: shop/clicks.
     """
 
 
@@ -42,6 +43,8 @@ topic.add_command(bench)
 @click.option("--flush-period-s", default=FLUSH_PERIOD_S, show_default=True, help="With flush.")
 @click.option("--extent-bytes", default=EXTENT_BYTES, show_default=True, help="Size of its files.")
 @click.option("--tombstone-s", default=TOMBSTONE_S, show_default=True, help="With compaction.")
+@click.option("--tier", help="The URL of a store that a directory's records are uploaded to.")
+@click.option("--local-retention-s", type=float, help="With a tier: kept here for so long.")
 @click.option("--exist-ok", is_flag=True, help="It may be there already.")
 @command
 def create(
@@ -100,10 +103,16 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
     screen.print(f"ids {state.namespace_id} / {state.topic_id}")
     for name, value in config.properties.items():
         screen.print(f"{name} = {value}")
-    table = Table("partition", "oldest", "next", "records", "properties")
+    columns = ["partition", "oldest", "next", "records"]
+    if config.tier is not None:
+        screen.print(f"tier {config.tier}")
+        columns.append("not uploaded")
+    table = Table(*columns, "properties")
     for one in state.partitions:
         attached = ", ".join(f"{name} = {value}" for name, value in one.properties.items())
         numbers = [f"{n:,}" for n in (one.partition, one.oldest, one.next, one.next - one.oldest)]
+        if one.not_uploaded is not None:
+            numbers.append(f"{one.not_uploaded:,}")
         table.add_row(*numbers, attached)
     screen.print(table)
     if state.groups:

@@ -60,7 +60,7 @@ from cordwood.index.cache import SegmentCache
 from cordwood.index.config import decoded, encoded
 from cordwood.index.draft import Draft, entries, idmaps_for
 from cordwood.index.home import CompactReport, Config, Files
-from cordwood.index.leases import TTL_S, Lease, Leases
+from cordwood.index.leases import Leases
 from cordwood.index.ledger import Compaction, State, Transaction, compacted
 from cordwood.index.ledgerlog import LogReader, Record, Shortened, decoded_record
 from cordwood.index.merge import IdMap
@@ -68,6 +68,7 @@ from cordwood.index.sections import Sections
 from cordwood.index.storeids import StoreIds
 from cordwood.log.log import Log
 from cordwood.store.api import Buffer, Match
+from cordwood.store.leases import TTL_S, Lease
 from cordwood.store.url import Store
 
 CURSOR = "ledger"

@@ -23,7 +23,8 @@ Rules:
 6. Above a sealed manifest everything is void: nothing is adopted, for ever. The manifest is synced
    before anybody relies on that.
 7. Where somebody wants to know of new records before they are named (`before_naming`), adoption
-   tells too, after it has read the manifest and before it swaps.
+   tells too, after it has read the manifest and before it swaps. Records of others that it adopts
+   make new ground: whoever writes behind them tells again, with the offset behind them.
 
 Readers see only what the manifest names, so nothing is read before it was adopted.
 """
@@ -271,7 +272,8 @@ async def find_ground(
             losses += 1
             continue
         if run.is_whole:
-            return Ground(adopted, etag, run.tail, named=True, is_announced=True)
+            is_announced = not run.found
+            return Ground(adopted, etag, run.tail, named=True, is_announced=is_announced)
 
 
 async def find_named(

@@ -9,6 +9,7 @@ applied to other queries on the same DataFrame, which then lack rows. Ranges are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -21,6 +22,11 @@ from pyspark.sql.datasource import (
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+def is_topic(options: Mapping[str, str]) -> bool:
+    """Whether a topic is meant, and not a log."""
+    return any(name.lower() == "topic" for name in options)
 
 
 class CordwoodSource(DataSource):
@@ -38,6 +44,10 @@ class CordwoodSource(DataSource):
         """The columns that the log has, where the user did not choose."""
         from cordwood.spark.batch_reader import schema_of  # noqa: PLC0415 - see above
 
+        if is_topic(self.options):
+            from cordwood.spark.topic_place import SCHEMA  # noqa: PLC0415
+
+            return SCHEMA
         self._is_inferred = True
         return schema_of(self.options)
 
@@ -45,22 +55,38 @@ class CordwoodSource(DataSource):
         """Who reads a log once, as it is now."""
         from cordwood.spark.batch_reader import reader_of  # noqa: PLC0415
 
+        if is_topic(self.options):
+            from cordwood.spark.topic_reader import TopicReader  # noqa: PLC0415
+
+            return TopicReader(schema, self.options)
         return reader_of(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Who follows a log, batch by batch."""
         from cordwood.spark.stream_reader import StreamReader  # noqa: PLC0415
 
+        if is_topic(self.options):
+            from cordwood.spark.topic_reader import TopicStreamReader  # noqa: PLC0415
+
+            return TopicStreamReader(schema, self.options)
         return StreamReader(schema, self.options, is_inferred=self._is_inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Who appends a DataFrame."""
         from cordwood.spark.batch_writer import BatchWriter  # noqa: PLC0415
 
+        if is_topic(self.options):
+            from cordwood.spark.topic_writer import TopicBatchWriter  # noqa: PLC0415
+
+            return TopicBatchWriter(schema, self.options, overwrite)
         return BatchWriter(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Who appends a stream, batch by batch."""
         from cordwood.spark.stream_writer import StreamWriter  # noqa: PLC0415
 
+        if is_topic(self.options):
+            from cordwood.spark.topic_writer import TopicStreamWriter  # noqa: PLC0415
+
+            return TopicStreamWriter(schema, self.options, overwrite)
         return StreamWriter(schema, self.options, overwrite)

@@ -44,7 +44,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
-        token = _token_of_task()
+        token = token_of_task()
         if token.batch == 0:
             writing.prepare(self._options)
         try:
@@ -73,7 +73,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing: the commit may have taken effect."""
 
 
-def _token_of_task() -> Token:
+def token_of_task() -> Token:
+    """The query and the batch that the running task is of."""
     task = TaskContext.get()
     query = task.getLocalProperty(QUERY_ID) if task else None
     batch = task.getLocalProperty(BATCH_ID) if task else None

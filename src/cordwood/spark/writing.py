@@ -121,7 +121,7 @@ def check_schema(schema: StructType) -> None:
         InvalidInputError: one is missing, unknown, there twice, or of another type.
     """
     names = schema.fieldNames()
-    wanted = {"body": _is_text, "key": _is_text, "headers": _is_headers, "stream": _is_string}
+    wanted = {"body": is_text, "key": is_text, "headers": is_headers, "stream": _is_string}
     if "body" not in names:
         raise InvalidInputError(
             f"the columns {', '.join(names) or '(none)'} have no body",
@@ -149,7 +149,8 @@ _EXPECTED = {
 }
 
 
-def _is_text(kind: DataType) -> bool:
+def is_text(kind: DataType) -> bool:
+    """Whether it can be the bytes of something."""
     return isinstance(kind, _TEXT)
 
 
@@ -157,11 +158,12 @@ def _is_string(kind: DataType) -> bool:
     return isinstance(kind, StringType)
 
 
-def _is_headers(kind: DataType) -> bool:
+def is_headers(kind: DataType) -> bool:
+    """Whether it can be a column of headers."""
     entry = kind.elementType if isinstance(kind, ArrayType) else None
     if not isinstance(entry, StructType) or entry.fieldNames() != ["name", "value"]:
         return False
-    return _is_string(entry["name"].dataType) and _is_text(entry["value"].dataType)
+    return _is_string(entry["name"].dataType) and is_text(entry["value"].dataType)
 
 
 def refuse_overwrite(overwrite: bool) -> None:

@@ -56,6 +56,8 @@ class Topics:
         flush_period_s: float = FLUSH_PERIOD_S,
         extent_bytes: int = EXTENT_BYTES,
         tombstone_s: float = TOMBSTONE_S,
+        tier: str | None = None,
+        local_retention_s: float | None = None,
         exist_ok: bool = False,
     ) -> None:
         """Make a topic."""
@@ -71,6 +73,8 @@ class Topics:
             flush_period_s=flush_period_s,
             extent_bytes=extent_bytes,
             tombstone_s=tombstone_s,
+            tier=tier,
+            local_retention_s=local_retention_s,
         )
         self._engine.create(config, partition_properties, exist_ok=exist_ok)
 

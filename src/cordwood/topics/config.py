@@ -43,6 +43,12 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     extent_bytes: int = EXTENT_BYTES
     tombstone_s: float = TOMBSTONE_S
     """How long a deleted key is still told, in a compaction topic."""
+    tier: str | None = None
+    """The store that records are uploaded to, for a topic in a directory."""
+    tier_id: str = ""
+    """Tells its topic on that store from another of the same name."""
+    local_retention_s: float | None = None
+    """How long what was uploaded stays in the directory; None: as long as on the store."""
     created_us: int = 0
     format: int = document.FORMAT
 
@@ -61,7 +67,7 @@ def checked(config: TopicConfig) -> TopicConfig:
         )
     if config.ack not in {"journal", "flush", "store"}:
         raise InvalidInputError(f"ack is 'journal', 'flush' or 'store', not {config.ack!r}")
-    for name in ("retention_s", "retention_bytes"):
+    for name in ("retention_s", "retention_bytes", "local_retention_s"):
         if getattr(config, name) is not None:
             _check_number(name, getattr(config, name), 0)
     _check_number("flush_period_s", config.flush_period_s, FLUSH_PERIOD_S_MIN)
@@ -71,6 +77,7 @@ def checked(config: TopicConfig) -> TopicConfig:
             f"extent_bytes is {config.extent_bytes!r}, and has to be {EXTENT_BYTES_MIN} to "
             f"{EXTENT_BYTES_MAX}"
         )
+    _check_tier(config)
     _check_properties(config.properties)
     _check_properties(config.partition_properties)
     return config
@@ -89,6 +96,18 @@ def decoded(data: bytes, where: str) -> TopicConfig:
         UnsupportedError: something newer wrote it.
     """
     return document.decoded("topic", TopicConfig, data, where)
+
+
+def _check_tier(config: TopicConfig) -> None:
+    if config.tier is None:
+        if config.local_retention_s is not None:
+            raise InvalidInputError("local_retention_s is for a topic with a tier")
+        return
+    if config.compaction:
+        raise InvalidInputError(
+            "a compaction topic has no tier: a log keeps all its records",
+            hint="make it without one of the two",
+        )
 
 
 def _check_number(name: str, value: object, low: float) -> None:

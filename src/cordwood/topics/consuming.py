@@ -22,11 +22,6 @@ from cordwood.topics.home import Home, Membership, Scanning, missing_topic
 Start = Literal["oldest", "newest"]
 Positions = Callable[[int], int | None]
 
-REFRESH_S = 1.0
-"""So often a member of a group asks who else is there."""
-PAUSE_FIRST_S = 0.001
-PAUSE_MAX_S = 0.05
-
 
 class Fetched(NamedTuple):
     """Records of one partition."""
@@ -81,22 +76,22 @@ class Consuming:
         """The next records of some partition; None if there are none in that time, or on close."""
         self._check_open()
         until_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
-        pause_s = PAUSE_FIRST_S
+        _, pause_s, most_s = self._home.pace
         while not self._stopped.is_set():
             self.refresh()
             found = self._fetch(max_bytes)
             if found is not None:
                 return found
-            left_s = PAUSE_MAX_S if until_s is None else until_s - self._clock.monotonic_s()
+            left_s = most_s if until_s is None else until_s - self._clock.monotonic_s()
             if left_s <= 0 or self._stopped.wait(min(pause_s, left_s)):
                 return None
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, most_s)
         return None
 
     def refresh(self) -> None:
         """Ask, if it is time, which partitions are ours."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._refreshed_s < REFRESH_S and self._scans:
+        if now_s - self._refreshed_s < self._home.pace.refresh_s and self._scans:
             return
         self._refreshed_s = now_s
         if self._home.partition(*self._topic, 0) is not self._first:

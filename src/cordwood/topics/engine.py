@@ -17,7 +17,7 @@ from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import Ack, TopicConfig, checked
-from cordwood.topics.home import Bounds, Home, Partition
+from cordwood.topics.home import Bounds, Home, Offsets, Partition
 from cordwood.topics.names import check_name, name_id
 from cordwood.topics.routing import Router
 
@@ -69,6 +69,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     oldest: int
     next: int
     properties: dict[str, str]
+    not_uploaded: int | None = None
+    """How many records are not on the topic's tier yet; None if it has none."""
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -144,7 +146,8 @@ class Engine:
         for number, partition in enumerate(self.partitions(namespace, topic)):
             bounds = partition.bounds()
             properties = partition.config.partition_properties
-            found.append(PartitionState(number, bounds.oldest, bounds.next, properties))
+            waiting = partition.not_uploaded() if partition.config.tier is not None else None
+            found.append(PartitionState(number, bounds.oldest, bounds.next, properties, waiting))
         return TopicState(
             namespace,
             topic,
@@ -214,23 +217,23 @@ class Sending:
         self.check_open()
         parts = self.router.split(columns, chosen)
         if len(parts) == 1:
-            firsts = [self.partitions[parts[0][0]].append(columns)]
+            found = [self.partitions[parts[0][0]].append(columns)]
         else:
             work = [
                 self._worker(number).submit(self.partitions[number].append, columns.take(rows))
                 for number, rows in parts
             ]
-            firsts = [one.result() for one in work]
-        return self.sent(parts, firsts, len(columns))
+            found = [one.result() for one in work]
+        return self.sent(parts, found, len(columns))
 
     def sent(
-        self, parts: list[tuple[int, npt.NDArray[np.int64]]], firsts: list[int], count: int
+        self, parts: list[tuple[int, npt.NDArray[np.int64]]], found: list[Offsets], count: int
     ) -> Sent:
         """Where all records are."""
         partitions, offsets = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        for (number, rows), first in zip(parts, firsts, strict=True):
+        for (number, rows), told in zip(parts, found, strict=True):
             partitions[rows] = number
-            offsets[rows] = first + np.arange(len(rows))
+            offsets[rows] = told
         return Sent(partitions, offsets)
 
     def close(self) -> None:
@@ -275,6 +278,8 @@ def config_of(
     flush_period_s: float,
     extent_bytes: int,
     tombstone_s: float,
+    tier: str | None,
+    local_retention_s: float | None,
 ) -> TopicConfig:
     """A config out of what a user says."""
     return TopicConfig(
@@ -289,4 +294,6 @@ def config_of(
         flush_period_s=flush_period_s,
         extent_bytes=extent_bytes,
         tombstone_s=tombstone_s,
+        tier=tier,
+        local_retention_s=local_retention_s,
     )

@@ -17,22 +17,28 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
+
+import msgspec
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import (
-    AlreadyExistsError,
     CordwoodError,
     CorruptionError,
+    InvalidInputError,
     NotFoundError,
 )
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
+from cordwood.store.url import Store
 from cordwood.topics import config as config_file
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import missing_topic
+from cordwood.topics.home import Pace, missing_topic, taken_id, taken_name
 from cordwood.topics.members import LocalMember, delete_group, group_positions
-from cordwood.topics.names import name_id
+from cordwood.topics.names import check_name, name_id
 from cordwood.topics.partition import LocalPartition
+from cordwood.topics.shelf import Shelf
+from cordwood.topics.tier import TieredPartition
 
 METADATA = "metadata"
 GROUPS = "groups"
@@ -40,6 +46,8 @@ GROUPS = "groups"
 
 class Folder:
     """The topics in a directory."""
+
+    pace = Pace(refresh_s=1.0, pause_first_s=0.001, pause_max_s=0.05)
 
     def __init__(
         self,
@@ -57,6 +65,7 @@ class Folder:
         self._mutex = threading.Lock()
         self._partitions: dict[tuple[str, str, int], tuple[tuple[int, int], LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
+        self._shelves: dict[str, Shelf] = {}
 
     @property
     def name(self) -> str:
@@ -70,6 +79,8 @@ class Folder:
         aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
         with told("create", place):
             self._check_free(namespace, topic)
+        configs = self._tiered(configs)
+        with told("create", place):
             self._make_folder(self._path(namespace))
             try:
                 self._furnish(aside, configs)
@@ -77,10 +88,32 @@ class Folder:
             except OSError as error:
                 with suppress(OSError):
                     self._remove_tree(aside)
+                self._undo_tier(configs[0])
                 if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                    raise _there(namespace, topic) from error
+                    raise taken_name(namespace, topic) from error
                 raise
             self._disk.fsync_dir(self._path(namespace))
+
+    def _tiered(self, configs: Sequence[TopicConfig]) -> Sequence[TopicConfig]:
+        """Make the topic on its tier as well, if it has one: first, since there it may be taken."""
+        tier = configs[0].tier
+        if tier is None:
+            if configs[0].ack == "store":
+                raise InvalidInputError(
+                    "a topic in a directory that is acknowledged by a store has a tier",
+                    hint='name the store: tier="s3://bucket/prefix"',
+                )
+            return configs
+        named = {"tier": Store(tier).url, "tier_id": self._entropy.token()}
+        made = [msgspec.structs.replace(config, **named) for config in configs]
+        self._shelf(named["tier"]).create_tier(made)
+        return made
+
+    def _undo_tier(self, config: TopicConfig) -> None:
+        if config.tier is not None:
+            with suppress(CordwoodError):
+                shelf = self._shelf(config.tier)
+                shelf.delete_tier(config.namespace, config.topic, config.tier_id)
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, str]]:
         """See `Home`."""
@@ -100,14 +133,14 @@ class Folder:
                 self._partitions.pop(key)[1].journal.close()  # It was deleted, and made again.
             if key not in self._partitions:
                 config = self._config(namespace, topic, number)
-                opened = LocalPartition(folder, config, self._disk, self._clock, self._entropy)
+                opened = self._opened(folder, config, number)
                 self._partitions[key] = made, opened
             return self._partitions[key][1]
 
     def join(self, namespace: str, topic: str, group: str) -> LocalMember:
         """See `Home`."""
         partitions = self.partition(namespace, topic, 0).config.partitions
-        folder = self._path(namespace, topic, GROUPS, group)
+        folder = self._path(namespace, topic, GROUPS, check_name("group", group))
         with told("join", folder):
             self._make_folder(folder)
         return LocalMember(folder, partitions, self._disk, self._entropy)
@@ -124,7 +157,7 @@ class Folder:
 
     def delete_group(self, namespace: str, topic: str, group: str) -> None:
         """See `Home`."""
-        folder = self._path(namespace, topic, GROUPS, group)
+        folder = self._path(namespace, topic, GROUPS, check_name("group", group))
         with told("delete", folder, lambda _: NotFoundError(f"there is no group {group!r}")):
             delete_group(folder, self._disk)
 
@@ -132,6 +165,7 @@ class Folder:
         """See `Home`."""
         place = self._path(namespace, topic)
         aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
+        self._delete_tier(namespace, topic)
         with told("delete", place, lambda _: missing_topic(namespace, topic)), ExitStack() as held:
             for number in self._numbers(namespace, topic):
                 # Appends under way end first, and none begins before the topic is gone.
@@ -145,6 +179,29 @@ class Folder:
             self._remove_tree(aside)
             with suppress(OSError):  # A namespace is there as long as it has topics.
                 self._disk.rmdir(self._path(namespace))
+
+    def _delete_tier(self, namespace: str, topic: str) -> None:
+        """Delete the topic on its tier, if it has one: first, so that who was cut off can go on."""
+        if not self._numbers(namespace, topic):
+            return
+        with suppress(NotFoundError, CorruptionError):
+            config = self._config(namespace, topic, 0)
+            if config.tier is not None:
+                self._shelf(config.tier).delete_tier(namespace, topic, config.tier_id)
+
+    def _opened(self, folder: str, config: TopicConfig, number: int) -> LocalPartition:
+        how = folder, config, self._disk, self._clock, self._entropy
+        if config.tier is None:
+            return LocalPartition(*how)
+        shelf = self._shelf(config.tier)
+        far = partial(shelf.partition, config.namespace, config.topic, number)
+        return TieredPartition(*how, far)
+
+    def _shelf(self, tier: str) -> Shelf:
+        """The store that topics of a tier are uploaded to."""
+        if tier not in self._shelves:
+            self._shelves[tier] = Shelf(Store(tier), clock=self._clock, entropy=self._entropy)
+        return self._shelves[tier]
 
     def close(self) -> None:
         """See `Home`."""
@@ -191,11 +248,9 @@ class Folder:
         ):
             for other in others:
                 if other != name and name_id(other) == name_id(name):
-                    raise AlreadyExistsError(
-                        f"{what} {name!r} has the same id as {other!r}", hint="choose another name"
-                    )
+                    raise taken_id(what, name, other)
         if topic in self._names(namespace):
-            raise _there(namespace, topic)
+            raise taken_name(namespace, topic)
 
     def _furnish(self, aside: str, configs: Sequence[TopicConfig]) -> None:
         """Make a folder with all that an empty topic has."""
@@ -246,9 +301,3 @@ class Folder:
 
     def _path(self, *names: str) -> str:
         return "/".join((self._root, *names))
-
-
-def _there(namespace: str, topic: str) -> AlreadyExistsError:
-    return AlreadyExistsError(
-        f"topic {namespace}/{topic} exists already", hint="use it, or choose another name"
-    )

@@ -7,13 +7,17 @@ it is a log (shelf.py). All methods block; the async classes call them in thread
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from cordwood.base.errors import NotFoundError
+from cordwood.base.errors import AlreadyExistsError, NotFoundError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Bounds(NamedTuple):
@@ -21,6 +25,16 @@ class Bounds(NamedTuple):
 
     oldest: int
     next: int
+
+
+class Pace(NamedTuple):
+    """How often a consumer asks: what costs nothing on a disk costs a request on a store."""
+
+    refresh_s: float
+    """A member of a group asks so often who else is there."""
+    pause_first_s: float
+    """Before it looks again for records, where there were none; doubled each time."""
+    pause_max_s: float
 
 
 class Scanning(Protocol):
@@ -59,8 +73,11 @@ class Partition(Protocol):
         """What it is."""
         ...
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
-        """Append records; the offset of the first. They are acknowledged when this returns."""
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
+        """Append records; the offset of each. They are acknowledged when this returns.
+
+        Many are appended in parts, between which those of others may be.
+        """
         ...
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
@@ -71,7 +88,7 @@ class Partition(Protocol):
         """The same with one record, for a task."""
         ...
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """The same for a task."""
         ...
 
@@ -81,6 +98,10 @@ class Partition(Protocol):
 
     def scan(self, offset: int) -> Scanning:
         """Read from here on."""
+        ...
+
+    def not_uploaded(self) -> int:
+        """How many records are not on the topic's tier yet."""
         ...
 
     def close(self) -> None:
@@ -114,6 +135,8 @@ class Membership(Protocol):
 
 class Home(Protocol):
     """Where topics live."""
+
+    pace: Pace
 
     @property
     def name(self) -> str:
@@ -156,3 +179,17 @@ class Home(Protocol):
 def missing_topic(namespace: str, topic: str) -> NotFoundError:
     """The error for a topic that is not there."""
     return NotFoundError(f"there is no topic {namespace}/{topic}", hint="create the topic first")
+
+
+def taken_name(namespace: str, topic: str) -> AlreadyExistsError:
+    """The error for a topic that is there already."""
+    return AlreadyExistsError(
+        f"topic {namespace}/{topic} exists already", hint="use it, or choose another name"
+    )
+
+
+def taken_id(what: str, name: str, other: str) -> AlreadyExistsError:
+    """The error for a name whose id is another's."""
+    return AlreadyExistsError(
+        f"{what} {name!r} has the same id as {other!r}", hint="choose another name"
+    )

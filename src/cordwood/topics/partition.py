@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakSet
@@ -35,7 +35,7 @@ from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
-from cordwood.topics.home import Bounds, missing_topic
+from cordwood.topics.home import Bounds, Offsets, Scanning, missing_topic
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
 
 BATCH_BYTES = 1 << 20
@@ -75,19 +75,25 @@ class LocalPartition:
         self._flushing: threading.Timer | None = None
         _open_partitions.add(self)
 
-    def append(self, columns: Columns, producer: Producer | None = None) -> int:
+    def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offsets = [self._group.call(*item) for item in self._items(columns, producer)]
-        return offsets[0]
+        return _numbered(
+            (self._group.call(item, size), item.records)
+            for item, size in self._items(columns, producer)
+        )
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
         return self._group.call(*self._item(row, 1, row.size_bytes + ROW_BYTES, producer))
 
-    async def append_async(self, columns: Columns, producer: Producer | None = None) -> int:
+    async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
-        offsets = [await self._group.call_async(*item) for item in self._items(columns, producer)]
-        return offsets[0]
+        return _numbered(
+            [
+                (await self._group.call_async(item, size), item.records)
+                for item, size in self._items(columns, producer)
+            ]
+        )
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
@@ -102,14 +108,22 @@ class LocalPartition:
 
     def bounds(self) -> Bounds:
         """See `Partition`."""
+        return self.local_bounds()
+
+    def local_bounds(self) -> Bounds:
+        """Which records are in the journal."""
         mark = self.journal.newest()
         with self.journal.told("read"):
             bases = self.journal.bases()
         return Bounds(bases[0] if bases else mark.synced_number, mark.synced_number)
 
-    def scan(self, offset: int) -> LocalScanning:
+    def scan(self, offset: int) -> Scanning:
         """See `Partition`."""
         return LocalScanning(self.journal, offset)
+
+    def not_uploaded(self) -> int:
+        """See `Partition`: there is nothing to upload."""
+        return 0
 
     def flush(self) -> None:
         """Make durable what was written, by whichever process."""
@@ -204,7 +218,7 @@ class LocalPartition:
         """Find out what producers appended, in other processes, or before this one was there."""
         seen = self._sequences.seen
         if seen is None:
-            seen = max(self.bounds().oldest, turn.number - SEARCHED_RECORDS)
+            seen = max(self.local_bounds().oldest, turn.number - SEARCHED_RECORDS)
         turn.sync()
         reading = Reading(self.journal, seen)
         while frames := reading.take():
@@ -216,7 +230,8 @@ class LocalPartition:
     def _flush_soon(self) -> None:
         """Make sure that what was written is synced within the flush period."""
         with self._mutex:
-            if self._flushing is None:
+            # A forked child has its parent's timer, which will never go off there.
+            if self._flushing is None or not self._flushing.is_alive():
                 self._flushing = threading.Timer(self.config.flush_period_s, self._flush_now)
                 self._flushing.daemon = True
                 self._flushing.start()
@@ -261,6 +276,11 @@ class LocalScanning:
     def close(self) -> None:
         """See `Scanning`."""
         self._reading.close()
+
+
+def _numbered(parts: Iterable[tuple[int, int]]) -> Offsets:
+    """The offset of each record, from the first of each part and how many it has."""
+    return np.concatenate([np.arange(first, first + count) for first, count in parts])
 
 
 def content_bytes(columns: Columns) -> int:
@@ -320,4 +340,4 @@ def _close_all() -> None:
     """What a program that ends has appended becomes durable, whatever the flush period is."""
     for partition in list(_open_partitions):
         with suppress(CordwoodError):
-            partition.close()
+            LocalPartition.close(partition)  # Nothing is uploaded: a store may keep it waiting.

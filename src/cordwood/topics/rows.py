@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,8 @@ from cordwood.topics.batch import Columns, Row, headers_array
 VALUE = pa.field("value", pa.binary())
 TIME = pa.field("timestamp_us", pa.int64())
 PARTITION = pa.field("partition", pa.int64())
+RESERVED = "cordwood-"
+"""How names of headers begin that topics keep for themselves."""
 FIELDS = {one.name: one for one in (VALUE, KEY, HEADERS, TIME, PARTITION)}
 
 
@@ -38,6 +40,8 @@ def checked_row(
         LimitError: something is too large.
     """
     size = check_record(b"" if value is None else value, key, headers)
+    if headers:
+        _check_names(headers)
     if timestamp_us is not None:
         _time(timestamp_us)
     return Row(value, key, headers, timestamp_us, size)
@@ -69,6 +73,7 @@ def columns_of_rows(
         return found
     for one in headers:
         check_record(b"", None, one)
+        _check_names(one or ())
     return Columns(found.values, found.keys, headers_array(headers))
 
 
@@ -96,6 +101,8 @@ def columns_of_arrow(data: pa.Table | pa.RecordBatch) -> tuple[Columns, Any]:
         check_longest(found["key"], "key", KEY_BYTES_MAX)
     if "headers" in found:
         check_headers(found["headers"])
+        used = pc.unique(found["headers"].flatten().field("name"))
+        _check_names(used.filter(pc.starts_with(used, RESERVED)).to_pylist())
     times = found.get("timestamp_us")
     if times is not None:
         if times.null_count:
@@ -105,6 +112,15 @@ def columns_of_arrow(data: pa.Table | pa.RecordBatch) -> tuple[Columns, Any]:
         times = times.to_numpy()
     columns = Columns(found["value"], found.get("key"), found.get("headers"), times)
     return columns, found.get("partition")
+
+
+def _check_names(headers: Iterable[str]) -> None:
+    for name in headers:
+        if name.startswith(RESERVED):
+            raise InvalidInputError(
+                f"header {name!r}: names that begin with {RESERVED!r} are not for records",
+                hint="choose another name",
+            )
 
 
 def _binary(name: str, rows: Sequence[bytes | None], most: int) -> pa.Array:

@@ -73,6 +73,8 @@ class Topics:
         flush_period_s: float = FLUSH_PERIOD_S,
         extent_bytes: int = EXTENT_BYTES,
         tombstone_s: float = TOMBSTONE_S,
+        tier: str | None = None,
+        local_retention_s: float | None = None,
         exist_ok: bool = False,
     ) -> None:
         """Make a topic.
@@ -87,10 +89,14 @@ class Topics:
             retention_s: how long records are kept after their time; None: for ever.
             retention_bytes: how much of each partition is kept; None: all of it.
             ack: when a record is acknowledged: `journal`, when it is on the disk; `flush`, when it
-                is written, and it is on the disk within the flush period.
+                is written, and it is on the disk within the flush period; `store`, when it is on
+                the store.
             flush_period_s: for `flush`.
             extent_bytes: the size of a partition's files; no record is larger.
             tombstone_s: how long a deleted key is still told, in a compaction topic.
+            tier: the URL of a store that records of a topic in a directory are uploaded to.
+            local_retention_s: how long what was uploaded stays in the directory; None: as long as
+                on the store.
             exist_ok: whether there may be a topic of this name, which then stays as it is.
 
         Raises:
@@ -109,6 +115,8 @@ class Topics:
             flush_period_s=flush_period_s,
             extent_bytes=extent_bytes,
             tombstone_s=tombstone_s,
+            tier=tier,
+            local_retention_s=local_retention_s,
         )
         await asyncio.to_thread(
             self._engine.create, config, partition_properties, exist_ok=exist_ok

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordwood import sync
+from cordwood import Store, sync
 from cordwood.cli.bench.topics import measure
 
 TOPIC = "shop/clicks"
@@ -137,6 +137,22 @@ def test_what_was_sent_before_a_failure_is_told(run, place, monkeypatch):
         out = run("topic", "produce", place, TOPIC, "--as", "jsonl", stdin=wrong + "\n", code=1)
         assert "line 1 is no record" in out
         assert "none was sent" in out
+
+
+def test_a_tier_is_made_and_described(run, tmp_path):
+    """What is produced is on the store when the command ends."""
+    tier = f"file://{tmp_path}/tier"
+    words = ("--tier", tier, "--local-retention-s", 60)
+    run("topic", "create", "near", TOPIC, *words)
+    run("topic", "produce", "near", TOPIC, stdin="left\nright\n")
+    out = run("topic", "describe", "near", TOPIC)
+    assert "not uploaded" in out
+    assert "tier file:" in out
+    said = run("topic", "describe", "near", TOPIC, "--json")
+    assert (0, 60.0) == (said["partitions"][0]["not_uploaded"], said["config"]["local_retention_s"])
+    with sync.Topics(Store(tier)).consumer("shop", "clicks", timeout_s=0) as consumer:
+        assert [b"left", b"right"] == [record.value for record in consumer]
+    assert "with a tier" in run("topic", "create", "near", "shop/x", *words[2:], code=1)
 
 
 def test_the_bench_measures(tmp_path):

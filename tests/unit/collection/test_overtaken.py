@@ -61,7 +61,7 @@ async def scene():
 
 async def test_what_a_compaction_reads_is_pinned(scene, monkeypatch):
     """It was told that the log was damaged, and to bring it back from a copy."""
-    # EVIDENCE-OF: G-95
+    # EVIDENCE-OF: G-97
     work = IndexLog.work
 
     async def slowly(self, unit):
@@ -96,7 +96,7 @@ async def test_a_long_compaction_renews_its_pin(scene, monkeypatch):
 @pytest.mark.parametrize("step", ["manifest", "pin"])
 async def test_a_compaction_that_is_overtaken_while_it_looks(scene, monkeypatch, step):
     """What it was about to read is gone, because the index has it: it looks again."""
-    # EVIDENCE-OF: G-95
+    # EVIDENCE-OF: G-97
     await scene.slow.compact("local")
     await scene.slow.update(b"0", "word")
     job = IndexLog(

@@ -26,10 +26,10 @@ from cordwood.base.errors import (
 from cordwood.index.draft import Draft, Ended, entries, idmaps_for
 from cordwood.index.engine import Engine, Writing
 from cordwood.index.home import Config, Files
-from cordwood.index.leases import TTL_S
 from cordwood.index.ledger import EndMerge, Transaction
 from cordwood.index.ledgerlog import LogReader, Record
 from cordwood.index.shelf import Shelf
+from cordwood.store.leases import TTL_S
 from cordwood.store.memory import MemoryStore
 from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store

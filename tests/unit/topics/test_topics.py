@@ -1,4 +1,4 @@
-"""Topics in a directory: what is sent is read, in order, once, by whoever should read it."""
+"""Topics, wherever they live: what is sent is read, in order, once, by whoever should read it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,48 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
 )
+from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics import names
 from cordwood.topics.engine import Where
 
 SMALL = 16 << 10
 
 
+@pytest.fixture(params=["folder", "memory", "store"])
+def place(request, tmp_path):
+    """A directory, a store in memory, a directory as a store."""
+    path = tmp_path / "topics"
+    places = {"folder": lambda: path, "memory": lambda: cordwood.Store("memory:")}
+    return places.get(request.param, lambda: cordwood.Store(f"file://{path}"))()
+
+
 @pytest.fixture
-def topics(tmp_path):
-    """Topics in a directory, one of them made."""
-    with sync.Topics(tmp_path / "topics") as made:
+def topics(place):
+    """Topics, one of them made."""
+    with sync.Topics(place) as made:
+        made.place = place
         made.create("shop", "clicks", partitions=4, extent_bytes=SMALL)
         yield made
 
 
 def again(topics):
     """The same, as another process has them."""
-    return sync.Topics(topics.name)
+    return sync.Topics(topics.place)
+
+
+def left(place):
+    """What there is, be it of a topic or not."""
+    if not isinstance(place, cordwood.Store):
+        return os.listdir(place)
+
+    async def keys():
+        return [meta.key async for meta in place.list() if not meta.key.startswith("_")]
+
+    return asyncio.run(keys())
+
+
+in_folder = pytest.mark.parametrize("place", ["folder"], indirect=True)
+in_files = pytest.mark.parametrize("place", ["folder", "store"], indirect=True)
 
 
 def records(topics, topic="clicks", **how):
@@ -86,7 +111,6 @@ def test_records_of_a_key_are_in_one_partition_in_order(topics):
                 half = len(of_key) // 2
                 assert of_key == [*sorted(of_key[:half]), *sorted(of_key[half:])]
                 assert not of_key or names.partition_of(key, 4) == partition
-    assert len(os.listdir(f"{topics.name}/shop/clicks/{last.partition}")) > 5
 
 
 def test_partitions_can_be_chosen_and_others_take_turns(topics):
@@ -176,6 +200,7 @@ def test_members_of_a_group_share_the_partitions(topics):
         assert frozenset(range(4)) == one.assigned
 
 
+@in_folder
 def test_a_member_that_is_killed_frees_its_partitions(topics):
     """At once; others go on from its last commit."""
     # EVIDENCE-OF: G-92
@@ -233,11 +258,30 @@ def test_threads_and_tasks_share_a_sync(tmp_path, ack):
         assert [b"%d %d" % (who, number) for number in range(50)] == mine
 
 
+def test_large_sends_at_once_are_told_where_each_record_is(topics):
+    """They go in parts, between which those of others are."""
+    topics.create("shop", "large")
+    told = {}
+
+    def work(who):
+        values = [b"%d %d" % (who, number) + bytes(1000) for number in range(1500)]
+        for where, value in zip(producer.send_many(values), values, strict=True):
+            told[where.offset] = value
+
+    with topics.producer("shop", "large") as producer:
+        threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {one.offset: one.value for one in records(topics, "large")} == told
+
+
 def test_async_consumers(topics):
     """The same as the blocking ones."""
 
     async def work():
-        async with cordwood.Topics(topics.name) as mine:
+        async with cordwood.Topics(topics.place) as mine:
             async with mine.producer("shop", "clicks") as producer:
                 await producer.send_many([b"x"] * 20)
             async with mine.consumer("shop", "clicks", group="g", timeout_s=0) as consumer:
@@ -266,6 +310,7 @@ def test_ids_stand_for_names(topics):
 def test_an_id_that_two_names_have_is_refused(topics, monkeypatch):
     """Instead of mixing the records of two topics."""
     monkeypatch.setattr("cordwood.topics.folder.name_id", len)
+    monkeypatch.setattr("cordwood.topics.shelf.name_id", len)
     with pytest.raises(AlreadyExistsError, match="same id"):
         topics.create("shop", "sounds")
     with pytest.raises(AlreadyExistsError, match="same id"):
@@ -281,7 +326,7 @@ def test_names_that_cannot_be(topics, name):
     for namespace, topic in ((name, "t"), ("n", name)):
         with pytest.raises(InvalidInputError, match=r"name|text"):
             topics.create(namespace, topic)
-    assert ["shop"] == os.listdir(topics.name)
+    assert [("shop", "clicks")] == topics.list()
 
 
 def test_properties_and_what_is_described(topics):
@@ -338,6 +383,7 @@ def test_topics_that_cannot_be(topics, wrong):
         {"value": b"", "key": "text"},
         {"value": b"", "headers": [("a", b"b")]},
         {"value": b"", "headers": {"a": "b"}},
+        {"value": b"", "headers": {"cordwood-a": b"b"}},
         {"value": b"", "timestamp_us": -1},
         {"value": b"", "timestamp_us": 1.5},
         {"value": b"", "sequence": 1},
@@ -353,9 +399,21 @@ def test_records_that_cannot_be(topics, wrong):
                 producer.send_many(rows)
         with pytest.raises(InvalidInputError, match="2 values and 1 keys"):
             producer.send_many([b"a", b"b"], keys=[b"k"])
+        ours = pa.array([[{"name": "cordwood-time", "value": b""}]], HEADERS_TYPE)
+        with pytest.raises(InvalidInputError, match="not for records"):
+            producer.send_many([b"a"], headers=[{"cordwood-null": b""}])
+        with pytest.raises(InvalidInputError, match="not for records"):
+            producer.send_arrow(pa.table({"value": [b"a"], "headers": ours}))
         for table in (pa.table({"x": [1]}), pa.table({"value": [1]}), "no table"):
             with pytest.raises(InvalidInputError):
                 producer.send_arrow(table)
+    assert [] == records(topics)
+
+
+@in_folder
+def test_a_record_larger_than_an_extent_is_refused(topics):
+    """Those before it may be there, and nothing else."""
+    with topics.producer("shop", "clicks") as producer:
         with pytest.raises(LimitError, match="does not fit"):
             producer.send(bytes(SMALL))
         with pytest.raises(LimitError, match="does not fit"):
@@ -393,7 +451,7 @@ def test_a_topic_that_is_deleted_is_gone(topics):
     for call in (topics.describe, topics.delete, again(topics).delete):
         with pytest.raises(NotFoundError, match="no topic"):
             call("shop", "clicks")
-    assert [] == os.listdir(topics.name)
+    assert [] == topics.list() == left(topics.place)
     topics.create("shop", "clicks")
     assert [] == records(topics)
 
@@ -419,6 +477,7 @@ def test_whoever_used_a_topic_that_was_made_again_is_told(topics):
     assert [b"y"] == [one.value for one in records(again(topics))]
 
 
+@in_folder
 def test_damaged_metadata_is_named(topics):
     """At every byte; nothing is guessed."""
     path = f"{topics.name}/shop/clicks/0/metadata"
@@ -434,6 +493,7 @@ def test_damaged_metadata_is_named(topics):
         again(topics).describe("shop", "clicks")
 
 
+@in_folder
 def test_records_that_went_before_they_were_read_are_told(topics):
     """The consumer goes on with the oldest, and says what it passed over."""
     with topics.producer("shop", "clicks") as producer:
@@ -493,6 +553,7 @@ def test_partitions_are_divided_among_workers(topics):
         topics.owner("shop", "clicks", 0, workers=0)
 
 
+@in_files
 def test_forked_children_open_their_own(topics):
     """The producer of a parent is refused, the topics themselves go on working."""
     with topics.producer("shop", "clicks") as producer:
