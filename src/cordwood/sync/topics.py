@@ -19,6 +19,7 @@ from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.place import home_of
+from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
 
@@ -103,6 +104,12 @@ class Topics:
     def lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
         """How far a group is, partition by partition."""
         return self._engine.lag(*self._engine.names(namespace, topic), group)
+
+    def retain(
+        self, namespace: str | int, topic: str | int, *, now_us: int | None = None
+    ) -> RetentionReport:
+        """Delete what is older than the topic's retention, or more than it keeps."""
+        return self._engine.retain(*self._engine.names(namespace, topic), now_us)
 
     def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""

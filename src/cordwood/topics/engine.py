@@ -14,11 +14,14 @@ import numpy.typing as npt
 import xxhash
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
+from cordwood.base.errors import InvalidInputError, NotFoundError, StateError, UnsupportedError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import Ack, TopicConfig, checked
+from cordwood.topics.folder import Folder
 from cordwood.topics.home import Bounds, Home, Partition
 from cordwood.topics.names import check_name, name_id
+from cordwood.topics.partition import LocalPartition
+from cordwood.topics.retention import RetentionReport, has_expired, retain
 from cordwood.topics.routing import Router
 
 WORKERS = 4
@@ -154,6 +157,29 @@ class Engine:
             found,
             sorted(self.home.groups(namespace, topic)),
         )
+
+    def retain(self, namespace: str, topic: str, now_us: int | None) -> RetentionReport:
+        """Delete what a topic does not keep; the topic itself, if that is all."""
+        folder, partitions = self._local(namespace, topic)
+        now_us = self.clock.now_us() if now_us is None else now_us
+        kept = [(one.journal, one.config) for one in partitions]
+        gone = [retain(*one, number, now_us) for number, one in enumerate(kept)]
+        is_deleted = folder.delete_if(
+            namespace, topic, lambda: all(has_expired(*one, now_us) for one in kept)
+        )
+        return RetentionReport(gone, is_deleted)
+
+    def _local(self, namespace: str, topic: str) -> tuple[Folder, list[LocalPartition]]:
+        """A topic in a directory.
+
+        Raises:
+            UnsupportedError: it is elsewhere.
+        """
+        partitions = self.partitions(namespace, topic)
+        local = [one for one in partitions if isinstance(one, LocalPartition)]
+        if len(local) < len(partitions) or not isinstance(self.home, Folder):
+            raise UnsupportedError(f"{namespace}/{topic} is not in a directory")
+        return self.home, local
 
     def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
         """How far a group is, partition by partition."""

@@ -15,7 +15,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
@@ -129,6 +129,10 @@ class Folder:
 
     def delete(self, namespace: str, topic: str) -> None:
         """See `Home`."""
+        self.delete_if(namespace, topic, lambda: True)
+
+    def delete_if(self, namespace: str, topic: str, condition: Callable[[], bool]) -> bool:
+        """Delete a topic if a condition holds while nobody appends to it; whether it did."""
         place = self._path(namespace, topic)
         aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
         with told("delete", place, lambda _: missing_topic(namespace, topic)), ExitStack() as held:
@@ -137,6 +141,8 @@ class Folder:
                 with suppress(CordwoodError):
                     alone = self.partition(namespace, topic, number).journal.alone()
                     held.enter_context(alone)
+            if not condition():
+                return False
             self._disk.rename(place, aside)
             self._disk.fsync_dir(self._path(namespace))
         self._forget(namespace, topic)
@@ -144,6 +150,7 @@ class Folder:
             self._remove_tree(aside)
             with suppress(OSError):  # A namespace is there as long as it has topics.
                 self._disk.rmdir(self._path(namespace))
+        return True
 
     def close(self) -> None:
         """See `Home`."""

@@ -36,6 +36,7 @@ from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.place import home_of
+from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
 
@@ -167,6 +168,16 @@ class Topics:
         """
         return await asyncio.to_thread(self._lag, namespace, topic, group)
 
+    async def retain(
+        self, namespace: str | int, topic: str | int, *, now_us: int | None = None
+    ) -> RetentionReport:
+        """Delete what is older than the topic's retention, or more than it keeps.
+
+        Whole extents go, the oldest first, never the newest one of a partition. A topic that has
+        nothing left to keep, and is itself older than its retention, is deleted.
+        """
+        return await asyncio.to_thread(self._retain, namespace, topic, now_us)
+
     async def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""
         await asyncio.to_thread(self._delete, namespace, topic)
@@ -198,6 +209,11 @@ class Topics:
 
     def _lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
         return self._engine.lag(*self._engine.names(namespace, topic), group)
+
+    def _retain(
+        self, namespace: str | int, topic: str | int, now_us: int | None
+    ) -> RetentionReport:
+        return self._engine.retain(*self._engine.names(namespace, topic), now_us)
 
     def _delete(self, namespace: str | int, topic: str | int) -> None:
         self._engine.home.delete(*self._engine.names(namespace, topic))
