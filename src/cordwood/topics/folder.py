@@ -24,10 +24,14 @@ from cordwood.base.errors import (
     CordwoodError,
     CorruptionError,
     NotFoundError,
+    StateError,
 )
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 from cordwood.topics import config as config_file
+from cordwood.topics.alive import MEMORY_BYTES
+from cordwood.topics.background import Background
+from cordwood.topics.compaction import Compactor, Pace, StoppedError
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import missing_topic
 from cordwood.topics.members import LocalMember, delete_group, group_positions
@@ -57,6 +61,9 @@ class Folder:
         self._mutex = threading.Lock()
         self._partitions: dict[tuple[str, str, int], tuple[int, LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
+        self._backgrounds: dict[tuple[str, str], Background] = {}
+        self.compacts = True
+        """Whether partitions are compacted by themselves when extents are full."""
 
     @property
     def name(self) -> str:
@@ -101,6 +108,8 @@ class Folder:
                 config = self._config(namespace, topic, number)
                 opened = LocalPartition(folder, config, self._disk, self._clock, self._entropy)
                 self._partitions[key] = inode, opened
+                if config.compaction:
+                    opened.when_closed = lambda: self._compact_soon(opened, number)
             return self._partitions[key][1]
 
     def join(self, namespace: str, topic: str, group: str) -> LocalMember:
@@ -156,8 +165,51 @@ class Folder:
         """See `Home`."""
         with self._mutex:
             partitions, self._partitions = list(self._partitions.values()), {}
+            backgrounds, self._backgrounds = list(self._backgrounds.values()), {}
+        for background in backgrounds:
+            background.stop()
         for _, partition in partitions:
             partition.close()
+
+    def background(self, namespace: str, topic: str) -> Background:
+        """What is done by itself for a topic."""
+        with self._mutex:
+            name = f"cordwood-compaction-{topic}"
+            return self._backgrounds.setdefault((namespace, topic), Background(name))
+
+    def compactor(
+        self, partition: LocalPartition, pace: Pace, memory_bytes: int = MEMORY_BYTES
+    ) -> Compactor:
+        """Who compacts a partition.
+
+        Raises:
+            StateError: it is none of a compaction topic.
+        """
+        config = partition.config
+        if partition.keys is None:
+            raise StateError(
+                f"{config.namespace}/{config.topic} is no compaction topic",
+                hint="create another one with compaction, and copy the records to it",
+            )
+        return Compactor(
+            partition.journal,
+            partition.keys,
+            config,
+            self._clock,
+            self._entropy,
+            pace=pace,
+            memory_bytes=memory_bytes,
+        )
+
+    def _compact_soon(self, partition: LocalPartition, number: int) -> None:
+        """Compact a partition, if that is worth it, without letting anybody wait for it."""
+
+        def work(stop: threading.Event) -> None:
+            with suppress(StoppedError):
+                self.compactor(partition, Pace(self._clock, None, stop)).compact_dirty(number)
+
+        if self.compacts:
+            self.background(partition.config.namespace, partition.config.topic).offer(number, work)
 
     def _config(self, namespace: str, topic: str, number: int) -> TopicConfig:
         path = self._path(namespace, topic, str(number), METADATA)
@@ -240,6 +292,9 @@ class Folder:
         with self._mutex:
             keys = [key for key in self._partitions if key[:2] == (namespace, topic)]
             gone = [self._partitions.pop(key) for key in keys]
+            background = self._backgrounds.pop((namespace, topic), None)
+        if background is not None:
+            background.stop()
         for _, partition in gone:
             partition.journal.close()
 

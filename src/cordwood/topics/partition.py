@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakSet
@@ -31,11 +31,13 @@ from cordwood.journal.extent import END_BYTES, FRAMES_AT
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
+from cordwood.journal.mark import Mark
 from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, joined
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Bounds, missing_topic
+from cordwood.topics.keys import Keys
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
 
 BATCH_BYTES = 1 << 20
@@ -43,6 +45,10 @@ BATCH_BYTES = 1 << 20
 BATCH_HEAD_BYTES = 256
 ROW_BYTES = 32
 """What a batch costs, and a record of it, beside their content: not more than that."""
+
+
+INDEXED_BYTES = 1 << 20
+"""So far a writer of a compaction topic lets its key table stay behind."""
 
 
 class _Append(NamedTuple):
@@ -71,6 +77,12 @@ class LocalPartition:
         self._room = config.extent_bytes - FRAMES_AT - END_BYTES - OVERHEAD - BATCH_HEAD_BYTES
         self._group: Group[_Append, int] = Group(self._commit)
         self._sequences = Sequences()
+        self.keys = Keys(self.journal, entropy) if config.compaction else None
+        """Of a compaction topic."""
+        self.when_closed: Callable[[], None] | None = None
+        """Called when an extent of a compaction topic is full."""
+        self.trouble = ""
+        """Why its keys could not be indexed, if that failed."""
         self._mutex = threading.Lock()
         self._flushing: threading.Timer | None = None
         _open_partitions.add(self)
@@ -123,6 +135,8 @@ class LocalPartition:
         if flushing is not None:
             flushing.cancel()
             self.flush()
+        if self.keys is not None:
+            self.keys.close()
         self.journal.close()
 
     def _items(self, columns: Columns, producer: Producer | None) -> Iterator[tuple[_Append, int]]:
@@ -169,6 +183,19 @@ class LocalPartition:
             for ticket, offset in written:
                 if offset + ticket.item.records <= limit:
                     ticket.succeed(offset)
+        if self.keys is not None and self.keys.is_behind(turn.mark, INDEXED_BYTES):
+            self._index(self.keys, turn.mark)
+
+    def _index(self, keys: Keys, mark: Mark) -> None:
+        """Let the key table follow; what fails is done later, by whoever needs it."""
+        try:
+            is_closed = keys.roll(mark, wait=False)
+            self.trouble = ""
+        except (OSError, CordwoodError) as error:
+            self.trouble = f"{self.journal.folder}: its keys were not indexed: {error}"
+            return
+        if is_closed and self.when_closed is not None:
+            self.when_closed()
 
     def _write(
         self,
