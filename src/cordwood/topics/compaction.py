@@ -188,10 +188,9 @@ class Compactor:
         head = Head(salt, source.base, source.extent.head.created_us)
         extent = Extent(disk.open(path, create=True), path, head)
         try:
-            writing = Rewriting(
-                extent, self._pace.spend, producers_from=view.mark.number - SEARCHED_RECORDS
-            )
-            writing.copy(frames_of(source), bits)
+            asked_from = view.mark.number - SEARCHED_RECORDS
+            writing = Rewriting(extent, bits, self._pace.spend, producers_from=asked_from)
+            writing.copy(frames_of(source))
             if writing.keyed != bits.count():
                 source.extent.check_same()
                 raise damage(source.extent.path, 0, "it changed while it was compacted")

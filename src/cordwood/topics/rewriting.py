@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cordwood.journal import frames
@@ -22,20 +21,22 @@ from cordwood.topics.batch import Columns, Producer, decoded, encoded, producer_
 
 MERGED_BYTES = 256 << 10
 """Small batches become one, up to this size."""
-VERBATIM_BYTES = 64 << 10
-"""A batch of this size that stays as it is is not read through."""
+ALONE_BYTES = 64 << 10
+"""One of this size stays by itself."""
 WRITE_BYTES = 1 << 20
 SPAN_MAX = 1 << 31
+NOT_YET = 1 << 63
 
 
 class Rewriting:
     """A new extent, being written."""
 
     def __init__(
-        self, extent: Extent, spend: Callable[[int], None], *, producers_from: int
+        self, extent: Extent, bits: Bits, spend: Callable[[int], None], *, producers_from: int
     ) -> None:
-        """Its file is empty. Whose records are asked for from an offset on; `spend` may wait."""
+        """Its file is empty. Producers are asked for from an offset on; `spend` may wait."""
         self._extent = extent
+        self._bits = bits
         self._spend = spend
         self._producers_from = producers_from
         self._tail = extent.start
@@ -43,23 +44,33 @@ class Rewriting:
         self._at = self._size = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
+        self._first = NOT_YET
         self._newest_us = 0
         self.keyed = 0
         """How many records with keys it has."""
         self.frames = 0
         """How many frames it has, without the last."""
 
-    def copy(self, old: Iterable[Frame], bits: Bits) -> None:
+    def copy(self, old: Iterable[Frame]) -> None:
         """Take over the records whose bits are set, and those without a key."""
         for frame in old:
-            self._spend(frame.end - frame.begin)
+            size = frame.end - frame.begin
+            self._spend(size)
             batch = decoded(frame.payload, frame.number, frame.time_us)
-            keys = batch.column("key")
-            is_kept = bits.of(batch.column("offset").to_numpy())
-            self.keyed += int(np.count_nonzero(is_kept))
-            if keys.null_count:
-                is_kept |= keys.is_null().to_numpy(zero_copy_only=False)
-            self._take(frame, batch, is_kept)
+            producer = producer_of(frame.payload)
+            if frame.number + frame.span <= self._producers_from:
+                producer = None
+            if producer is not None or size >= ALONE_BYTES:
+                self._merge()
+                self._take(frame, batch, producer)
+                continue
+            if frame.number + frame.span - self._first > SPAN_MAX:
+                self._merge()
+            self._first = min(self._first, frame.number)
+            self._pending.append(batch)
+            self._pending_bytes += size
+            if self._pending_bytes >= MERGED_BYTES:
+                self._merge()
         self._merge()
 
     def end(self, number: int, newest_us: int) -> None:
@@ -68,37 +79,32 @@ class Rewriting:
         self._flush()
         self._extent.file.sync()
 
-    def _take(self, frame: Frame, batch: pa.RecordBatch, is_kept: npt.NDArray[np.bool_]) -> None:
-        producer = producer_of(frame.payload)
-        if frame.number + frame.span <= self._producers_from:
-            producer = None
-        is_all = bool(is_kept.all())
-        if is_all and (producer is not None or frame.end - frame.begin >= VERBATIM_BYTES):
-            self._merge()
+    def _take(self, frame: Frame, batch: pa.RecordBatch, producer: Producer | None) -> None:
+        """Write what is left of a batch that stays by itself."""
+        kept = self._kept(batch)
+        if kept.num_rows == batch.num_rows:
             self._write([frame.payload], frame.number, frame.span, frame.time_us)
-            return
-        kept = batch if is_all else batch.filter(pa.array(is_kept))
-        if producer is not None:
-            self._merge()
+        elif kept.num_rows or producer is not None:
             self._write_batch(kept, frame.number, frame.span, producer)
-        elif kept.num_rows:
-            first = self._pending[0].column("offset")[0].as_py() if self._pending else frame.number
-            if frame.number + frame.span - first > SPAN_MAX:
-                self._merge()
-            self._pending.append(kept)
-            self._pending_bytes += kept.nbytes
-            if self._pending_bytes >= MERGED_BYTES:
-                self._merge()
 
     def _merge(self) -> None:
-        """Write what is pending, as one batch."""
-        if not self._pending:
-            return
-        (batch,) = pa.Table.from_batches(self._pending).combine_chunks().to_batches()
-        self._pending, self._pending_bytes = [], 0
-        offsets = batch.column("offset")
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
-        self._write_batch(batch, first, last + 1 - first, None)
+        """Write what is left of the batches that wait, as one."""
+        if self._pending:
+            found = pa.Table.from_batches(self._pending).combine_chunks().to_batches()
+            self._pending, self._pending_bytes, self._first = [], 0, NOT_YET
+            kept = self._kept(found[0]) if found else None
+            if kept is not None and kept.num_rows:
+                offsets = kept.column("offset")
+                first, last = offsets[0].as_py(), offsets[-1].as_py()
+                self._write_batch(kept, first, last + 1 - first, None)
+
+    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        is_kept = self._bits.of(batch.column("offset").to_numpy())
+        self.keyed += int(np.count_nonzero(is_kept))
+        keys = batch.column("key")
+        if keys.null_count:
+            is_kept |= keys.is_null().to_numpy(zero_copy_only=False)
+        return batch if is_kept.all() else batch.filter(pa.array(is_kept))
 
     def _write_batch(
         self, batch: pa.RecordBatch, number: int, span: int, producer: Producer | None
