@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
+from weakref import WeakSet
 
 from cordwood.base.errors import CordwoodError
 
@@ -23,6 +25,7 @@ class Background:
         self._stop = threading.Event()
         self.troubles: dict[int, str] = {}
         """What failed last, by partition."""
+        _all_backgrounds.add(self)
 
     def offer(self, partition: int, work: Work) -> None:
         """Do this for a partition, soon; once, if it is offered again before that."""
@@ -61,3 +64,13 @@ class Background:
                 self.troubles.pop(partition, None)
             except CordwoodError as error:  # Told by `describe`: nobody waits for this.
                 self.troubles[partition] = str(error)
+
+
+_all_backgrounds: WeakSet[Background] = WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A program that ends does not wait for compactions, nor leave them running while it does."""
+    for background in list(_all_backgrounds):
+        background.stop()

@@ -174,6 +174,7 @@ class Compactor:
         readable = unread[0] if unread else view.mark.number
 
         def keep(last: Entries, is_only: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+            self._pace.spend(0)
             is_over = (last.deleted_s > 0) & (last.deleted_s < limit_s)
             # Behind what cannot be read, an older record may be where nobody can look.
             kept: npt.NDArray[np.bool_] = ~(is_over & is_only & (last.offsets < readable))
@@ -199,7 +200,7 @@ class Compactor:
             size = extent.file.stat().size_bytes if self._swapped(source, writing.frames) else None
         except RecycledError:
             size = None
-        except OSError:
+        except (OSError, StoppedError):
             with suppress(OSError):
                 self._clear()  # The disk may be full.
             raise

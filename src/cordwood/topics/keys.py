@@ -12,7 +12,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import CordwoodError
+from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.journal.extent import Extent, RecycledError, open_extent
 from cordwood.journal.frames import Tail
 from cordwood.journal.journal import Journal
@@ -23,6 +23,7 @@ from cordwood.topics.keyindex import KeyIndex, Known
 from cordwood.topics.keytable import ENTRY_BYTES, TABLE_BYTES, Entries, KeyTable
 
 LOCK = "keys"
+LOOKS_MAX = 1000
 LEFT_BYTES = 4 << 20
 """Who leaves a partition writes down what its table covers only if that is more."""
 
@@ -110,6 +111,7 @@ class Keys:
 
         Raises:
             OSError: a part of an index cannot be written.
+            RecycledError: the extent is not there any more.
         """
         if not self._mutex.acquire(blocking=wait):
             return False
@@ -120,6 +122,12 @@ class Keys:
                 self._rolling = self._indexing(extent)
             if self._rolling.extent.head.salt == mark.salt:  # Else there is a newer one by now.
                 self._rolling.follow(end=mark.synced_end)
+        except RecycledError:
+            one, self._rolling = self._rolling, None
+            if one is not None:
+                one.close()
+            raise
+        else:
             return is_closed
         finally:
             self._mutex.release()
@@ -131,7 +139,7 @@ class Keys:
             self._known.clear()
             self._complete.clear()
         if one is not None:
-            with suppress(OSError, CordwoodError):
+            with suppress(OSError, CordwoodError, RecycledError):
                 if one.uncovered_bytes >= LEFT_BYTES:
                     one.flush()
             one.close()
@@ -149,6 +157,8 @@ class Keys:
 
     def _viewed(self, opened: ExitStack) -> View:
         extents, mark = self._opened(opened)
+        if not extents:
+            return View([], mark)
         limits = [extent.head.base for extent in extents[1:]]
         with self._mutex:
             sources = [
@@ -169,7 +179,7 @@ class Keys:
         looked at again, until all that were opened are still those that are there.
         """
         disk, folder = self._journal.disk, self._journal.folder
-        while True:
+        for _ in range(LOOKS_MAX):
             with ExitStack() as trying:
                 mark = self._journal.newest()
                 bases = [base for base in self._journal.bases() if base <= mark.base]
@@ -182,9 +192,18 @@ class Keys:
                         disk.stat(extent.path).inode == extent.file.stat().inode
                         for extent in extents
                     )
-                    if is_same and extents and extents[-1].head.salt == mark.salt:
+                    salt = extents[-1].head.salt if extents else 0
+                    if is_same and salt == mark.salt:
                         opened.push(trying.pop_all())
                         return extents, mark
+        raise StoreError(
+            f"the extents of {folder} were replaced again and again while they were opened",
+            code=Code.STORE_FAILED,
+            transient=True,
+            operation="read",
+            key=folder,
+            hint="try again",
+        )
 
     def _closed(self, extent: Extent, limit: int, opened: ExitStack) -> Source:
         one = self._indexing(extent)

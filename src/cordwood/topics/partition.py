@@ -4,6 +4,7 @@
 
     metadata         what the topic and the partition are (config.py)
     {offset}.wal     extents of the journal: records from this offset on
+    ….wal.index      in a compaction topic, the keys of an extent (keyindex.py)
     tail, lock, …    see journal/journal.py
 
 Offsets count records, from 0 on. An append is acknowledged when it is synced, unless the topic says
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CordwoodError, LimitError
-from cordwood.journal.extent import END_BYTES, FRAMES_AT
+from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
@@ -190,12 +191,13 @@ class LocalPartition:
         """Let the key table follow; what fails is done later, by whoever needs it."""
         try:
             is_closed = keys.roll(mark, wait=False)
-            self.trouble = ""
-        except (OSError, CordwoodError) as error:
+        except (OSError, CordwoodError, RecycledError) as error:
             self.trouble = f"{self.journal.folder}: its keys were not indexed: {error}"
             return
-        if is_closed and self.when_closed is not None:
-            self.when_closed()
+        if is_closed:
+            self.trouble = ""
+            if self.when_closed is not None:
+                self.when_closed()
 
     def _write(
         self,

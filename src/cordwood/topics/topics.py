@@ -94,7 +94,8 @@ class Topics:
             compaction: whether only the last record of each key is kept, in the long run.
             properties: what to keep with the topic.
             partition_properties: what to keep with each partition.
-            retention_s: how long records are kept after their time; None: for ever.
+            retention_s: how long records are kept after their time; None: for ever. In a
+                compaction topic too, the last record of a key is deleted when it is that old.
             retention_bytes: how much of each partition is kept; None: all of it.
             ack: when a record is acknowledged: `journal`, when it is on the disk; `flush`, when it
                 is written, and it is on the disk within the flush period.

@@ -16,6 +16,7 @@ import cordwood
 from cordwood import sync
 from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import CorruptionError, InvalidInputError, StateError
+from cordwood.topics.rewriting import Rewriting
 
 SMALL = 16 << 10
 
@@ -287,6 +288,22 @@ def test_by_itself_when_an_extent_is_full(tmp_path):
         assert ["it went wrong"] == topics.describe("shop", "prices").warnings
 
 
+def test_an_index_that_cannot_be_written_does_not_keep_anybody_from_sending(topics):
+    """`describe` tells of it; it is made later, by whoever needs it."""
+    folder = f"{topics.name}/shop/prices/0"
+    os.mkdir(f"{folder}/0.wal.index.new")
+    records = drawn(13, count=300)
+    send(topics, records)
+    assert "not indexed" in "".join(topics.describe("shop", "prices").warnings)
+    check(topics, records)
+    os.rmdir(f"{folder}/0.wal.index.new")
+    more = drawn(14, count=300)
+    send(topics, more)
+    check(topics, records + more)
+    assert [] == topics.describe("shop", "prices").warnings
+    assert "0.wal.index" in os.listdir(folder)
+
+
 def test_closing_stops_a_compaction_under_way(tmp_path):
     """Between two batches; the next one begins anew."""
     topics = sync.Topics(tmp_path, compacts=False)
@@ -415,6 +432,82 @@ def test_damage_is_told_and_never_gives_an_old_record(topics):
         except CorruptionError:
             continue
         assert (None if one is None else one.value) == expected.get(key)
+
+
+def test_a_writer_takes_little_more_than_its_key_table(topics):
+    """Two mebibytes, and 32 for the keys, however many there are."""
+    code = """
+import resource, sys
+import numpy as np, pyarrow as pa, pyarrow.compute as pc
+from cordwood import sync
+topics = sync.Topics(sys.argv[1], compacts=False)
+topics.create("shop", "large", compaction=True, extent_bytes=24 << 20, ack="flush")
+values = pa.array([bytes(60)] * 2000, pa.binary())
+with topics.producer("shop", "large") as producer:
+    for begin in range(0, 400_000, 2000):
+        names = pc.cast(pa.array(np.arange(begin, begin + 2000)), pa.string()).cast(pa.binary())
+        producer.send_arrow(pa.table({"key": names, "value": values}))
+        if begin == 10_000:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, topics.name], check=True, capture_output=True, timeout=300
+    )
+    assert 0 < int(done.stdout) < (2 + 32) * 1024
+    again_ = again(topics)
+    assert 399_999 == again_.latest("shop", "large", b"399999").offset
+    folder = f"{topics.name}/shop/large/0"
+    assert [name for name in os.listdir(folder) if name.endswith(".index")]
+
+
+def test_retention_of_a_compaction_topic(topics):
+    """Takes indexes with their extents, the first one be it empty; a compaction meanwhile ends."""
+    hour = 3600 * 1_000_000
+    topics.create("shop", "t", compaction=True, extent_bytes=SMALL, retention_s=3 * 3600)
+    for number in range(1, 7):
+        send(
+            topics,
+            [(b"%d" % (key % 50), bytes(150)) for key in range(100)],
+            "t",
+            timestamp_us=number * hour,
+        )
+    send(topics, [(b"only", b"once")], "t", timestamp_us=7 * hour)
+    topics.compact("shop", "t")
+    folder = f"{topics.name}/shop/t/0"
+    assert "0.wal" in os.listdir(folder)
+    assert os.path.getsize(f"{folder}/0.wal") < 200
+    records = consumed(topics, "t")
+    report = topics.retain("shop", "t", now_us=8 * hour)
+    assert report.partitions[0].extents >= 1
+    assert "0.wal" not in os.listdir(folder)
+    assert records == consumed(topics, "t")
+    assert 51 == len(found(topics, "t"))
+    topics.retain("shop", "t", now_us=10 * hour)
+    names = os.listdir(folder)
+    for name in names:
+        assert not name.endswith(".index") or name.removesuffix(".index") in names
+
+
+def test_an_extent_that_retention_deletes_while_it_is_compacted(topics, monkeypatch):
+    """Does not come back."""
+    topics.create("shop", "t", compaction=True, extent_bytes=SMALL, retention_bytes=0)
+    records = drawn(21, count=800)
+    send(topics, records, "t")
+    folder = f"{topics.name}/shop/t/0"
+    copy = Rewriting.copy
+
+    def delete_first(writing, frames):
+        again(topics).retain("shop", "t")
+        copy(writing, frames)
+
+    monkeypatch.setattr(Rewriting, "copy", delete_first)
+    report = topics.compact("shop", "t").partitions[0]
+    assert 0 == report.extents
+    assert 1 == len([name for name in os.listdir(folder) if name.endswith(".wal")])
+    assert not [name for name in os.listdir(folder) if "compact." in name]
+    left = consumed(topics, "t")
+    assert state_of([(one.key, one.value) for one in left]) == found(topics, "t")
 
 
 def test_kills_at_any_moment_lose_nothing(topics):
