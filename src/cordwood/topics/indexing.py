@@ -72,7 +72,8 @@ class Indexing:
             OSError: a part of the index cannot be written.
         """
         while True:
-            some, is_end = self._some(end, number)
+            is_there = end is not None and self.tail.end >= end
+            some, is_end = ([], True) if is_there else self._some(end, number)
             if some:
                 batches = [decoded(frame.payload, frame.number, frame.time_us) for frame in some]
                 self.table.add(entries_of(batches, [frame.begin for frame in some]))
@@ -80,9 +81,8 @@ class Indexing:
                 if self.table.is_full or self.uncovered_bytes >= PART_COVERS_BYTES:
                     self.flush()
             else:
-                is_there = end is not None and self.tail.end >= end
                 is_last = number is not None and self.tail.number >= number
-                self.is_whole = is_end or is_there or is_last
+                self.is_whole = is_end or is_last
                 return self.is_whole
 
     def flush(self) -> None:

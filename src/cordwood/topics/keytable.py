@@ -73,10 +73,10 @@ class Entries:
     def of_key(self, hashed: int, key: bytes) -> Entries:
         """Those of one key, sorted or not."""
         rows = np.flatnonzero(self.hashes == np.uint64(hashed))
-        if len(rows):
-            is_same = pc.equal(self.keys.take(pa.array(rows)), pa.scalar(key, pa.binary()))
-            rows = rows[is_same.to_numpy(zero_copy_only=False)]
-        return self.take(rows)
+        if not len(rows):
+            return NONE
+        is_same = pc.equal(self.keys.take(pa.array(rows)), pa.scalar(key, pa.binary()))
+        return self.take(rows[is_same.to_numpy(zero_copy_only=False)])
 
 
 NONE = Entries(
