@@ -261,14 +261,16 @@ class LocalScanning:
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
         """See `Scanning`."""
-        found = []
-        for frame in self._reading.take(max_bytes):
-            batch = decoded(frame.payload, frame.number, frame.time_us)
-            if frame.number < self.offset:
-                batch = batch.filter(pc.field("offset") >= self.offset)
-            self.offset = frame.number + frame.span
-            if batch.num_rows:
-                found.append(batch)
+        found: list[pa.RecordBatch] = []
+        # Of some batches a compaction has left no records: that is not the end.
+        while not found and (frames := self._reading.take(max_bytes)):
+            for frame in frames:
+                batch = decoded(frame.payload, frame.number, frame.time_us)
+                if frame.number < self.offset:
+                    batch = batch.filter(pc.field("offset") >= self.offset)
+                self.offset = frame.number + frame.span
+                if batch.num_rows:
+                    found.append(batch)
         return found
 
     def seek(self, offset: int) -> None:

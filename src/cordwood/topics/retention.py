@@ -110,13 +110,14 @@ def has_expired(journal: Journal, config: TopicConfig, now_us: int) -> bool:
     """Whether nothing of a partition is worth keeping; by who is alone, and has retained it."""
     if config.retention_s is None or not is_past(config.created_us, config.retention_s, now_us):
         return False
-    file = journal.disk.open(f"{journal.folder}/{TAIL}", write=False)
-    try:
-        mark = read_mark(file)
-    finally:
-        file.close()
-    if mark is None or len(journal.bases()) > 1:
-        return False
+    with journal.told("retain"):
+        file = journal.disk.open(f"{journal.folder}/{TAIL}", write=False)
+        try:
+            mark = read_mark(file)
+        finally:
+            file.close()
+        if mark is None or len(journal.bases()) > 1:
+            return False
     return is_past(mark.newest_us, config.retention_s, now_us)
 
 

@@ -201,7 +201,9 @@ def test_a_retry_is_not_doubled_after_a_compaction(topics):
             for number in range(200)
         ]
     topics.compact("shop", "prices")
-    assert len(consumed(topics)) < 100
+    kept = consumed(topics)
+    assert 0 < len(kept) < 100
+    assert 199 == kept[-1].offset  # Whole extents have nothing but who sent what was in them.
     with again(topics).producer("shop", "prices", name="p") as producer:
         assert first == [producer.send(b"?", key=b"k", sequence=number) for number in range(200)]
     assert 199 == topics.latest("shop", "prices", b"k").offset
