@@ -161,6 +161,22 @@ class Extent:
                 high = middle
         return best
 
+    def frame_at(self, place: int) -> Frame:
+        """The frame that begins at a place.
+
+        Raises:
+            CorruptionError: it is not whole.
+            RecycledError: the file has been put to another use.
+        """
+        tail = Tail(self.head.salt, place, 0, 0)
+        size = frames.needed_bytes(self.file.read(place, frames.HEAD_BYTES), tail)
+        if size is not None and size <= self.file.stat().size_bytes - place:
+            for frame in frames.whole_behind(self.file.read(place, size), tail):
+                if frame.begin == place:
+                    return frame
+        self.check_same()
+        raise damage(self.path, place, "a frame is not whole, and what is in it was in use")
+
     def newest_us(self) -> int | None:
         """When its newest entry was made, by its last frame; None unless it is there."""
         size = self.file.stat().size_bytes

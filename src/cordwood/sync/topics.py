@@ -15,11 +15,13 @@ from cordwood.journal.reading import READ_BYTES
 from cordwood.log.records import Headers
 from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
+from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
+from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
 
@@ -32,9 +34,11 @@ class Topics:
         *,
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
+        compacts: bool = True,
     ) -> None:
         """Name a directory or a store; no I/O."""
-        self._engine = Engine(home_of(place, clock=clock, entropy=entropy), clock, entropy)
+        home = home_of(place, clock=clock, entropy=entropy)
+        self._engine = Engine(home, clock, entropy, compacts=compacts)
 
     @property
     def name(self) -> str:
@@ -112,6 +116,46 @@ class Topics:
     def owner(self, namespace: str, topic: str, partition: int, *, workers: int) -> int:
         """Which of so many workers, from 0 on, owns a partition."""
         return owner_of(namespace, topic, partition, workers)
+
+    def retain(
+        self, namespace: str | int, topic: str | int, *, now_us: int | None = None
+    ) -> RetentionReport:
+        """Delete what is older than the topic's retention, or more than it keeps."""
+        return self._engine.retain(*self._engine.names(namespace, topic), now_us)
+
+    def compact(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        rate_bytes_s: float | None = None,
+        progress: CompactProgress | None = None,
+    ) -> CompactionReport:
+        """Drop all but the last record of each key, as far as the topic is closed."""
+        names = self._engine.names(namespace, topic)
+        return self._engine.compact(*names, rate_bytes_s, progress)
+
+    def latest(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        key: bytes,
+        *,
+        partition: int | None = None,
+    ) -> TopicRecord | None:
+        """The last record of a key; None if there is none, or the key is deleted."""
+        return self._engine.latest(*self._engine.names(namespace, topic), key, partition)
+
+    def latest_all(self, namespace: str | int, topic: str | int) -> Iterator[TopicRecord]:
+        """The last record of each key of a compaction topic, but of those that are deleted."""
+        for found in self.latest_batches(namespace, topic):
+            yield from iter_topic_records(*found)
+
+    def latest_batches(
+        self, namespace: str | int, topic: str | int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same as partitions and batches, as Arrow."""
+        return self._engine.latest_batches(*self._engine.names(namespace, topic))
 
     def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""

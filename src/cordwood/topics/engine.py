@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
-from cordwood.topics.batch import Columns, Producer, Row
+from cordwood.base.errors import InvalidInputError, NotFoundError, StateError, UnsupportedError
+from cordwood.journal.journal import Journal
+from cordwood.topics.alive import MEMORY_BYTES
+from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
+from cordwood.topics.compaction import CompactionReport, CompactProgress, Throttle
 from cordwood.topics.config import Ack, TopicConfig, checked
+from cordwood.topics.folder import Folder
 from cordwood.topics.home import Bounds, Home, Offsets, Partition
-from cordwood.topics.names import check_name, name_id
+from cordwood.topics.keys import Keys
+from cordwood.topics.latest import latest, latest_batches
+from cordwood.topics.logged import LoggedPartition
+from cordwood.topics.names import check_name, name_id, partition_of
+from cordwood.topics.partition import LocalPartition
+from cordwood.topics.retention import Retained, RetentionReport, has_expired, retain
 from cordwood.topics.routing import Router
+from cordwood.topics.tier import TieredPartition
+from cordwood.topics.usage import usage_of
 
 WORKERS = 4
 """Threads of a producer that append to partitions, each to its own."""
@@ -71,6 +83,9 @@ class PartitionState(msgspec.Struct, frozen=True):
     properties: dict[str, str]
     not_uploaded: int | None = None
     """How many records are not on the topic's tier yet; None if it has none."""
+    bytes: int = 0
+    """On the disk, with what was set aside for more."""
+    extents: int = 0
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -83,14 +98,20 @@ class TopicState(msgspec.Struct, frozen=True):
     config: TopicConfig
     partitions: list[PartitionState]
     groups: list[str]
+    warnings: list[str] = []
+    """What does not look right."""
 
 
 class Engine:
     """All topics of a home."""
 
-    def __init__(self, home: Home, clock: Clock, entropy: Entropy) -> None:
-        """No I/O."""
+    def __init__(
+        self, home: Home, clock: Clock, entropy: Entropy, *, compacts: bool = True
+    ) -> None:
+        """No I/O. Compaction topics are compacted by themselves, unless that is not wanted."""
         self.home = home
+        if isinstance(home, Folder):
+            home.compacts = compacts
         self.clock = clock
         self.entropy = entropy
 
@@ -143,11 +164,26 @@ class Engine:
     def describe(self, namespace: str, topic: str) -> TopicState:
         """What a topic is, and what it holds."""
         found = []
+        warnings: list[str] = []
         for number, partition in enumerate(self.partitions(namespace, topic)):
             bounds = partition.bounds()
             properties = partition.config.partition_properties
             waiting = partition.not_uploaded() if partition.config.tier is not None else None
-            found.append(PartitionState(number, bounds.oldest, bounds.next, properties, waiting))
+            usage = usage_of(partition, number)
+            warnings += usage.warnings
+            found.append(
+                PartitionState(
+                    number,
+                    bounds.oldest,
+                    bounds.next,
+                    properties,
+                    waiting,
+                    usage.bytes,
+                    usage.extents,
+                )
+            )
+        if isinstance(self.home, Folder):
+            warnings += self.home.background(namespace, topic).troubles.values()
         return TopicState(
             namespace,
             topic,
@@ -156,7 +192,100 @@ class Engine:
             self.home.partition(namespace, topic, 0).config,
             found,
             sorted(self.home.groups(namespace, topic)),
+            warnings,
         )
+
+    def retain(self, namespace: str, topic: str, now_us: int | None) -> RetentionReport:
+        """Delete what a topic does not keep; the topic itself, if that is all."""
+        partitions = self.partitions(namespace, topic)
+        gone = []
+        for number, one in enumerate(partitions):
+            if isinstance(one, LoggedPartition | TieredPartition):
+                if now_us is not None:
+                    raise UnsupportedError("what time it is on a store, the store says")
+                gone.append(Retained(number, records=one.retain()))
+            elif isinstance(one, LocalPartition):
+                at_us = self.clock.now_us() if now_us is None else now_us
+                gone.append(retain(one.journal, one.config, number, at_us))
+        return RetentionReport(gone, self._cleaned_up(namespace, topic, now_us))
+
+    def _cleaned_up(self, namespace: str, topic: str, now_us: int | None) -> bool:
+        """Delete a topic in a directory of which nothing is worth keeping; whether that was so."""
+        if not isinstance(self.home, Folder):
+            return False
+        at_us = self.clock.now_us() if now_us is None else now_us
+        _, partitions = self._local(namespace, topic)
+        kept = [(one.journal, one.config) for one in partitions]
+        if any(config.tier is not None for _, config in kept):
+            return False
+
+        def is_over() -> bool:
+            return all(has_expired(*one, at_us) for one in kept)
+
+        # Asked again while nobody can append; most of the time the first answer is enough.
+        return is_over() and self.home.delete_if(namespace, topic, is_over)
+
+    def compact(
+        self,
+        namespace: str,
+        topic: str,
+        rate_bytes_s: float | None,
+        progress: CompactProgress | None,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> CompactionReport:
+        """Drop all but the last record of each key, in extents that are closed."""
+        if rate_bytes_s is not None and not rate_bytes_s > 0:
+            raise InvalidInputError(f"rate_bytes_s is {rate_bytes_s!r}, and has to be positive")
+        folder, partitions = self._local(namespace, topic)
+        pace = Throttle(self.clock, rate_bytes_s)
+        found = [
+            folder.compactor(one, pace, memory_bytes).compact(number, progress)
+            for number, one in enumerate(partitions)
+        ]
+        return CompactionReport(found)
+
+    def latest(
+        self, namespace: str, topic: str, key: bytes, partition: int | None
+    ) -> TopicRecord | None:
+        """The last record of a key."""
+        if not isinstance(key, bytes):
+            raise InvalidInputError(f"a key is bytes, not a {type(key).__name__}")
+        partitions = self._keyed(namespace, topic)
+        number = partition_of(key, len(partitions)) if partition is None else partition
+        if number not in range(len(partitions)):
+            raise InvalidInputError(f"there is no partition {number!r}")
+        return latest(*partitions[number], number, key)
+
+    def latest_batches(
+        self, namespace: str, topic: str, *, memory_bytes: int = MEMORY_BYTES
+    ) -> Generator[tuple[int, pa.RecordBatch]]:
+        """The last record of each key, as batches of one partition."""
+        for number, one in enumerate(self._keyed(namespace, topic)):
+            for batch in latest_batches(*one, memory_bytes=memory_bytes):
+                yield number, batch
+
+    def _keyed(self, namespace: str, topic: str) -> list[tuple[Journal, Keys]]:
+        """The partitions of a compaction topic, and their keys."""
+        _, partitions = self._local(namespace, topic)
+        found = [(one.journal, one.keys) for one in partitions if one.keys is not None]
+        if len(found) < len(partitions):
+            raise StateError(
+                f"{namespace}/{topic} is no compaction topic", hint="consume it from the oldest on"
+            )
+        return found
+
+    def _local(self, namespace: str, topic: str) -> tuple[Folder, list[LocalPartition]]:
+        """A topic in a directory.
+
+        Raises:
+            UnsupportedError: it is elsewhere.
+        """
+        partitions = self.partitions(namespace, topic)
+        local = [one for one in partitions if isinstance(one, LocalPartition)]
+        if len(local) < len(partitions) or not isinstance(self.home, Folder):
+            raise UnsupportedError(f"{namespace}/{topic} is not in a directory")
+        return self.home, local
 
     def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
         """How far a group is, partition by partition."""

@@ -15,7 +15,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -27,11 +27,15 @@ from cordwood.base.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    StateError,
 )
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 from cordwood.store.url import Store
 from cordwood.topics import config as config_file
+from cordwood.topics.alive import MEMORY_BYTES
+from cordwood.topics.background import Background
+from cordwood.topics.compaction import Compactor, StoppedError, Throttle
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Pace, missing_topic, taken_id, taken_name
 from cordwood.topics.members import LocalMember, delete_group, group_positions
@@ -66,6 +70,9 @@ class Folder:
         self._partitions: dict[tuple[str, str, int], tuple[tuple[int, int], LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
         self._shelves: dict[str, Shelf] = {}
+        self._backgrounds: dict[tuple[str, str], Background] = {}
+        self.compacts = True
+        """Whether partitions are compacted by themselves when extents are full."""
 
     @property
     def name(self) -> str:
@@ -135,6 +142,8 @@ class Folder:
                 config = self._config(namespace, topic, number)
                 opened = self._opened(folder, config, number)
                 self._partitions[key] = made, opened
+                if config.compaction:
+                    opened.when_closed = lambda: self._compact_soon(opened, number)
             return self._partitions[key][1]
 
     def join(self, namespace: str, topic: str, group: str) -> LocalMember:
@@ -163,6 +172,10 @@ class Folder:
 
     def delete(self, namespace: str, topic: str) -> None:
         """See `Home`."""
+        self.delete_if(namespace, topic, lambda: True)
+
+    def delete_if(self, namespace: str, topic: str, condition: Callable[[], bool]) -> bool:
+        """Delete a topic if a condition holds while nobody appends to it; whether it did."""
         place = self._path(namespace, topic)
         aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
         self._delete_tier(namespace, topic)
@@ -172,6 +185,8 @@ class Folder:
                 with suppress(CordwoodError):
                     alone = self.partition(namespace, topic, number).journal.alone()
                     held.enter_context(alone)
+            if not condition():
+                return False
             self._disk.rename(place, aside)
             self._disk.fsync_dir(self._path(namespace))
         self._forget(namespace, topic)
@@ -179,6 +194,7 @@ class Folder:
             self._remove_tree(aside)
             with suppress(OSError):  # A namespace is there as long as it has topics.
                 self._disk.rmdir(self._path(namespace))
+        return True
 
     def _delete_tier(self, namespace: str, topic: str) -> None:
         """Delete the topic on its tier, if it has one: first, so that who was cut off can go on."""
@@ -207,8 +223,51 @@ class Folder:
         """See `Home`."""
         with self._mutex:
             partitions, self._partitions = list(self._partitions.values()), {}
+            backgrounds, self._backgrounds = list(self._backgrounds.values()), {}
+        for background in backgrounds:
+            background.stop()
         for _, partition in partitions:
             partition.close()
+
+    def background(self, namespace: str, topic: str) -> Background:
+        """What is done by itself for a topic."""
+        with self._mutex:
+            name = f"cordwood-compaction-{topic}"
+            return self._backgrounds.setdefault((namespace, topic), Background(name))
+
+    def compactor(
+        self, partition: LocalPartition, pace: Throttle, memory_bytes: int = MEMORY_BYTES
+    ) -> Compactor:
+        """Who compacts a partition.
+
+        Raises:
+            StateError: it is none of a compaction topic.
+        """
+        config = partition.config
+        if partition.keys is None:
+            raise StateError(
+                f"{config.namespace}/{config.topic} is no compaction topic",
+                hint="create another one with compaction, and copy the records to it",
+            )
+        return Compactor(
+            partition.journal,
+            partition.keys,
+            config,
+            self._clock,
+            self._entropy,
+            pace=pace,
+            memory_bytes=memory_bytes,
+        )
+
+    def _compact_soon(self, partition: LocalPartition, number: int) -> None:
+        """Compact a partition, if that is worth it, without letting anybody wait for it."""
+
+        def work(stop: threading.Event) -> None:
+            with suppress(StoppedError):
+                self.compactor(partition, Throttle(self._clock, None, stop)).compact_dirty(number)
+
+        if self.compacts:
+            self.background(partition.config.namespace, partition.config.topic).offer(number, work)
 
     def _config(self, namespace: str, topic: str, number: int) -> TopicConfig:
         path = self._path(namespace, topic, str(number), METADATA)
@@ -289,6 +348,9 @@ class Folder:
         with self._mutex:
             keys = [key for key in self._partitions if key[:2] == (namespace, topic)]
             gone = [self._partitions.pop(key) for key in keys]
+            background = self._backgrounds.pop((namespace, topic), None)
+        if background is not None:
+            background.stop()
         for _, partition in gone:
             partition.journal.close()
 

@@ -4,6 +4,7 @@
 
     metadata         what the topic and the partition are (config.py)
     {offset}.wal     extents of the journal: records from this offset on
+    ….wal.index      in a compaction topic, the keys of an extent (keyindex.py)
     tail, lock, …    see journal/journal.py
 
 Offsets count records, from 0 on. An append is acknowledged when it is synced, unless the topic says
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakSet
@@ -27,15 +28,17 @@ import pyarrow.compute as pc
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CordwoodError, LimitError
-from cordwood.journal.extent import END_BYTES, FRAMES_AT
+from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
+from cordwood.journal.mark import Mark
 from cordwood.journal.reading import READ_BYTES, Reading
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Bounds, Offsets, Scanning, missing_topic
+from cordwood.topics.keys import Keys
 from cordwood.topics.sequences import SEARCHED_RECORDS, Sequences
 
 BATCH_BYTES = 1 << 20
@@ -43,6 +46,10 @@ BATCH_BYTES = 1 << 20
 BATCH_HEAD_BYTES = 256
 ROW_BYTES = 32
 """What a batch costs, and a record of it, beside their content: not more than that."""
+
+
+INDEXED_BYTES = 1 << 20
+"""So far a writer of a compaction topic lets its key table stay behind."""
 
 
 class _Append(NamedTuple):
@@ -71,6 +78,12 @@ class LocalPartition:
         self._room = config.extent_bytes - FRAMES_AT - END_BYTES - OVERHEAD - BATCH_HEAD_BYTES
         self._group: Group[_Append, int] = Group(self._commit)
         self._sequences = Sequences()
+        self.keys = Keys(self.journal, entropy) if config.compaction else None
+        """Of a compaction topic."""
+        self.when_closed: Callable[[], None] | None = None
+        """Called when an extent of a compaction topic is full."""
+        self.trouble = ""
+        """Why its keys could not be indexed, if that failed."""
         self._mutex = threading.Lock()
         self._flushing: threading.Timer | None = None
         _open_partitions.add(self)
@@ -137,6 +150,8 @@ class LocalPartition:
         if flushing is not None:
             flushing.cancel()
             self.flush()
+        if self.keys is not None:
+            self.keys.close()
         self.journal.close()
 
     def _items(self, columns: Columns, producer: Producer | None) -> Iterator[tuple[_Append, int]]:
@@ -183,6 +198,20 @@ class LocalPartition:
             for ticket, offset in written:
                 if offset + ticket.item.records <= limit:
                     ticket.succeed(offset)
+        if self.keys is not None and self.keys.is_behind(turn.mark, INDEXED_BYTES):
+            self._index(self.keys, turn.mark)
+
+    def _index(self, keys: Keys, mark: Mark) -> None:
+        """Let the key table follow; what fails is done later, by whoever needs it."""
+        try:
+            is_closed = keys.roll(mark, wait=False)
+        except (OSError, CordwoodError, RecycledError) as error:
+            self.trouble = f"{self.journal.folder}: its keys were not indexed: {error}"
+            return
+        if is_closed:
+            self.trouble = ""
+            if self.when_closed is not None:
+                self.when_closed()
 
     def _write(
         self,
@@ -253,14 +282,16 @@ class LocalScanning:
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
         """See `Scanning`."""
-        found = []
-        for frame in self._reading.take(max_bytes):
-            batch = decoded(frame.payload, frame.number, frame.time_us)
-            if frame.number < self.offset:
-                batch = batch.filter(pc.field("offset") >= self.offset)
-            self.offset = frame.number + frame.span
-            if batch.num_rows:
-                found.append(batch)
+        found: list[pa.RecordBatch] = []
+        # Of some batches a compaction has left no records: that is not the end.
+        while not found and (frames := self._reading.take(max_bytes)):
+            for frame in frames:
+                batch = decoded(frame.payload, frame.number, frame.time_us)
+                if frame.number < self.offset:
+                    batch = batch.filter(pc.field("offset") >= self.offset)
+                self.offset = frame.number + frame.span
+                if batch.num_rows:
+                    found.append(batch)
         return found
 
     def seek(self, offset: int) -> None:

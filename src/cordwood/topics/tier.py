@@ -76,8 +76,6 @@ class TieredPartition(LocalPartition):
         self._uploads: Group[int, None] = Group(self._upload_for)
         self._waiting: threading.Timer | None = None
         self._delay_s = UPLOAD_FIRST_S
-        self.trouble: CordwoodError | None = None
-        """Why the last upload failed; None if it did not."""
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -168,7 +166,7 @@ class TieredPartition(LocalPartition):
             waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.cancel()
-            if self.trouble is None:
+            if not self.trouble:
                 with suppress(CordwoodError):  # Whoever appends next uploads it.
                     self.upload()
         super().close()
@@ -255,9 +253,9 @@ class TieredPartition(LocalPartition):
             self._waiting = None
         try:
             self.upload()
-            self.trouble, self._delay_s = None, UPLOAD_FIRST_S
+            self.trouble, self._delay_s = "", UPLOAD_FIRST_S
         except CordwoodError as error:
-            self.trouble = error
+            self.trouble = f"it is not uploaded: {error}"
             self._delay_s = min(2 * self._delay_s, UPLOAD_MAX_S)
             self._upload_soon()
 

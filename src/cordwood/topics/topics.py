@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from typing import Self
 
 import pyarrow as pa
@@ -32,11 +32,13 @@ from cordwood.journal.reading import READ_BYTES
 from cordwood.log.records import Headers
 from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
+from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
+from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
 
 
@@ -49,9 +51,18 @@ class Topics:
         *,
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
+        compacts: bool = True,
     ) -> None:
-        """Name a directory or a store; no I/O."""
-        self._engine = Engine(home_of(place, clock=clock, entropy=entropy), clock, entropy)
+        """Name a directory or a store; no I/O.
+
+        Args:
+            place: the directory, or the store.
+            clock: for simulations.
+            entropy: likewise.
+            compacts: whether producers compact a compaction topic by themselves, in a thread.
+        """
+        home = home_of(place, clock=clock, entropy=entropy)
+        self._engine = Engine(home, clock, entropy, compacts=compacts)
 
     @property
     def name(self) -> str:
@@ -86,7 +97,8 @@ class Topics:
             compaction: whether only the last record of each key is kept, in the long run.
             properties: what to keep with the topic.
             partition_properties: what to keep with each partition.
-            retention_s: how long records are kept after their time; None: for ever.
+            retention_s: how long records are kept after their time; None: for ever. In a
+                compaction topic too, the last record of a key is deleted when it is that old.
             retention_bytes: how much of each partition is kept; None: all of it.
             ack: when a record is acknowledged: `journal`, when it is on the disk; `flush`, when it
                 is written, and it is on the disk within the flush period; `store`, when it is on
@@ -185,6 +197,76 @@ class Topics:
         """
         return owner_of(namespace, topic, partition, workers)
 
+    async def retain(
+        self, namespace: str | int, topic: str | int, *, now_us: int | None = None
+    ) -> RetentionReport:
+        """Delete what is older than the topic's retention, or more than it keeps.
+
+        Whole extents go, the oldest first, never the newest one of a partition. A topic that has
+        nothing left to keep, and is itself older than its retention, is deleted.
+        """
+        return await asyncio.to_thread(self._retain, namespace, topic, now_us)
+
+    async def compact(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        rate_bytes_s: float | None = None,
+        progress: CompactProgress | None = None,
+    ) -> CompactionReport:
+        """Drop all but the last record of each key of a compaction topic, as far as it is closed.
+
+        Appending and reading go on meanwhile. Offsets and order stay as they are. A record without
+        a value, which says that its key is deleted, is kept for the topic's `tombstone_s`.
+
+        Args:
+            namespace: of the topic.
+            topic: which one.
+            rate_bytes_s: how much to read and write in a second; None: as fast as it goes.
+            progress: called with how many bytes of a partition are done, and how many there are.
+
+        Raises:
+            StateError: it is no compaction topic.
+        """
+        return await asyncio.to_thread(self._compact, namespace, topic, rate_bytes_s, progress)
+
+    async def latest(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        key: bytes,
+        *,
+        partition: int | None = None,
+    ) -> TopicRecord | None:
+        """The last record of a key of a compaction topic; None if there is none, or it is deleted.
+
+        It is looked for in the partition that the key belongs to, or in the one that is named.
+        """
+        return await asyncio.to_thread(self._latest, namespace, topic, key, partition)
+
+    async def latest_all(
+        self, namespace: str | int, topic: str | int
+    ) -> AsyncIterator[TopicRecord]:
+        """The last record of each key of a compaction topic, but of those that are deleted.
+
+        Each partition as it is when its turn comes, in the order of its offsets.
+        """
+        async for found in self.latest_batches(namespace, topic):
+            for record in iter_topic_records(*found):
+                yield record
+
+    async def latest_batches(
+        self, namespace: str | int, topic: str | int
+    ) -> AsyncIterator[tuple[int, pa.RecordBatch]]:
+        """The same as partitions and batches, as Arrow."""
+        found = await asyncio.to_thread(self._latest_batches, namespace, topic)
+        try:
+            while (one := await asyncio.to_thread(next, found, None)) is not None:
+                yield one
+        finally:
+            await asyncio.to_thread(found.close)
+
     async def delete(self, namespace: str | int, topic: str | int) -> None:
         """Delete a topic, with all its records."""
         await asyncio.to_thread(self._delete, namespace, topic)
@@ -216,6 +298,31 @@ class Topics:
 
     def _lag(self, namespace: str | int, topic: str | int, group: str) -> Sequence[Lag]:
         return self._engine.lag(*self._engine.names(namespace, topic), group)
+
+    def _retain(
+        self, namespace: str | int, topic: str | int, now_us: int | None
+    ) -> RetentionReport:
+        return self._engine.retain(*self._engine.names(namespace, topic), now_us)
+
+    def _compact(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        rate_bytes_s: float | None,
+        progress: CompactProgress | None,
+    ) -> CompactionReport:
+        names = self._engine.names(namespace, topic)
+        return self._engine.compact(*names, rate_bytes_s, progress)
+
+    def _latest(
+        self, namespace: str | int, topic: str | int, key: bytes, partition: int | None
+    ) -> TopicRecord | None:
+        return self._engine.latest(*self._engine.names(namespace, topic), key, partition)
+
+    def _latest_batches(
+        self, namespace: str | int, topic: str | int
+    ) -> Generator[tuple[int, pa.RecordBatch]]:
+        return self._engine.latest_batches(*self._engine.names(namespace, topic))
 
     def _delete(self, namespace: str | int, topic: str | int) -> None:
         self._engine.home.delete(*self._engine.names(namespace, topic))

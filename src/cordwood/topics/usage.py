@@ -1,0 +1,48 @@
+"""What a partition in a directory takes, and what about it does not look right."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from cordwood.journal.extent import base_of
+from cordwood.topics.home import Partition
+from cordwood.topics.keyindex import SUFFIX
+from cordwood.topics.partition import LocalPartition
+
+INDEX_SHARE = 0.5
+"""A key index larger than this share of its extent is a sign of misuse."""
+
+
+class Usage(NamedTuple):
+    """What a partition takes."""
+
+    bytes: int = 0
+    extents: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def usage_of(partition: Partition, number: int) -> Usage:
+    """What a partition takes; nothing is known of one that is not in a directory."""
+    if not isinstance(partition, LocalPartition):
+        return Usage()
+    journal = partition.journal
+    mark = journal.newest()
+    sizes: dict[str, int] = {}
+    with journal.told("read"):
+        for name, kind in journal.disk.scan(journal.folder):
+            with suppress(FileNotFoundError):  # It was deleted meanwhile.
+                if kind == "file":
+                    sizes[name] = journal.disk.stat(f"{journal.folder}/{name}").size_bytes
+    warnings = [f"partition {number}: {partition.trouble}"] if partition.trouble else []
+    extents = {name: base for name in sizes if (base := base_of(name)) is not None}
+    for name, base in extents.items():
+        used = mark.end if base == mark.base else sizes[name]
+        index = sizes.get(name + SUFFIX, 0)
+        if index > INDEX_SHARE * used:
+            warnings.append(
+                f"partition {number}: {name}{SUFFIX} has {index} bytes, its extent {used}: "
+                "the records are hardly larger than their keys, or hardly any key comes twice; "
+                "a topic without compaction may serve better"
+            )
+    return Usage(sum(sizes.values()), len(extents), tuple(warnings))
