@@ -222,7 +222,7 @@ class Keys:
         self._known[salt] = one.index.inode, one.index.known
         if is_whole and not one.uncovered_bytes:
             self._complete[salt] = one.index.inode, one.tail
-        return Source(extent, one.index, one.table, limit, is_whole)
+        return Source(extent, one.index, one.table, max(limit, one.tail.number), is_whole)
 
     def _newest(self, extent: Extent, mark: Mark, opened: ExitStack) -> Source:
         self.roll(mark)
@@ -232,7 +232,9 @@ class Keys:
         before = rolling.index.inode, rolling.index.known
         index = KeyIndex(self._journal.disk, extent, before=before)
         opened.callback(index.close)
-        return Source(extent, index, rolling.table.copy(), rolling.tail.number, rolling.is_whole)
+        # Somebody else may have followed it further: what an index covers is there.
+        limit = max(rolling.tail.number, index.known.covered.number)
+        return Source(extent, index, rolling.table.copy(), limit, rolling.is_whole)
 
     def _indexing(self, extent: Extent) -> Indexing:
         return Indexing(

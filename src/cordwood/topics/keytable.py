@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from cordwood.topics.names import key_hashes
 
 TABLE_BYTES = 32 << 20
-"""What a table takes at most: a quarter for its entries, the rest to sort them."""
+"""What a table takes at most: an eighth for its entries, the rest to sort and to write them."""
 ENTRY_BYTES = 32
 """What an entry takes, besides its key."""
 PENDING_MAX = 64
@@ -188,14 +188,14 @@ class KeyTable:
     @property
     def is_full(self) -> bool:
         """Whether it should be written down: what is in it does not get much smaller."""
-        return self._size_bytes > self._limit_bytes // 8 and not self._pending
+        return self._size_bytes > self._limit_bytes // 16 and not self._pending
 
     def add(self, entries: Entries) -> None:
         """Add records; their offsets are higher than all before."""
         self._pending.append(entries)
         self._size_bytes += entries.size_bytes
         self.records += len(entries)
-        if self._size_bytes > self._limit_bytes // 4 or len(self._pending) > PENDING_MAX:
+        if self._size_bytes > self._limit_bytes // 8 or len(self._pending) > PENDING_MAX:
             self.sorted()
 
     def sorted(self) -> Entries:
