@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.log.records import HEADERS_TYPE
-from cordwood.topics.batch import SCHEMA
+from cordwood.topics.batch import SCHEMA, TopicRecord
 from cordwood.topics.batch import iter_topic_records as records_of
 
 BLOCK_LINES = 10_000
@@ -62,15 +62,21 @@ def print_batch(
     partition: int, batch: pa.RecordBatch, separator: str | None, *, as_json: bool
 ) -> None:
     """Records for people, or for programs: a line each."""
-    lines = []
-    for record in records_of(partition, batch):
-        if as_json:
-            lines.append(json.dumps(_object(record._asdict()), ensure_ascii=False).encode())
-            continue
-        value = b"" if record.value is None else record.value
-        key = (record.key or b"") + separator.encode() if separator is not None else b""
-        lines.append(key + value)
+    lines = [_line(one, separator, as_json=as_json) for one in records_of(partition, batch)]
     click.echo(b"\n".join(lines))
+
+
+def print_record(record: TopicRecord, separator: str | None, *, as_json: bool) -> None:
+    """One record."""
+    click.echo(_line(record, separator, as_json=as_json))
+
+
+def _line(record: TopicRecord, separator: str | None, *, as_json: bool) -> bytes:
+    if as_json:
+        return json.dumps(_object(record._asdict()), ensure_ascii=False).encode()
+    value = b"" if record.value is None else record.value
+    key = b"" if separator is None else (record.key or b"") + separator.encode()
+    return key + value
 
 
 class ParquetFile:

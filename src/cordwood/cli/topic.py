@@ -9,14 +9,14 @@ from typing import IO, Any
 import click
 import msgspec
 
-from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
 from cordwood.cli.bench.topics import bench
-from cordwood.cli.output import command, console, fail, print_json
+from cordwood.cli.output import byte_progress, command, console, fail, print_json, size
 from cordwood.cli.questions import say
-from cordwood.cli.records import ParquetFile, blocks_of, print_batch
+from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.journal.journal import EXTENT_BYTES
 from cordwood.sync.topics import Topics
-from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S
+from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S
 
 
 @click.group()
@@ -37,7 +37,9 @@ topic.add_command(bench)
 @click.option("--partitions", default=1, show_default=True, help="Ordered parts, for good.")
 @click.option("--compaction", is_flag=True, help="Keep only the last record of each key.")
 @click.option("--property", "properties", multiple=True, help="name=value; may be repeated.")
-@click.option("--retention-s", default=RETENTION_S, show_default=True, help="0: for ever.")
+@click.option(
+    "--retention-s", type=float, help="0: for ever. Else 604800, or compaction's: for ever."
+)
 @click.option("--retention-bytes", type=int, help="How much of each partition is kept.")
 @click.option("--ack", type=click.Choice(["journal", "flush", "store"]), default="journal")
 @click.option("--flush-period-s", default=FLUSH_PERIOD_S, show_default=True, help="With flush.")
@@ -52,7 +54,7 @@ def create(
     topic: str,
     *,
     properties: tuple[str, ...],
-    retention_s: float,
+    retention_s: float | None,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -64,7 +66,7 @@ def create(
         topics.create(
             *_names(topic),
             properties={name: value for name, _, value in pairs},
-            retention_s=retention_s or None,
+            retention_s="default" if retention_s is None else retention_s or None,
             **how,
         )
     say({"created": topic}, f"created {topic}", as_json=as_json)
@@ -117,6 +119,8 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
     screen.print(table)
     if state.groups:
         screen.print(f"groups: {', '.join(state.groups)}")
+    for warning in state.warnings:
+        screen.print(f"[yellow]{warning}")
 
 
 @topic.command()
@@ -241,6 +245,58 @@ def lag(place: str, topic: str, group: str, *, as_json: bool) -> None:
         table.add_row(*(f"{number:,}" for number in (*one, one.records)))
     console().print(table)
     click.echo(f"{total:,} record{'' if total == 1 else 's'} behind")
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.option("--rate", type=float, help="Bytes to read and write in a second, at most.")
+@command
+def compact(place: str, topic: str, *, rate: float | None, as_json: bool) -> None:
+    """Drop all but the last record of each key of a compaction topic."""
+    with Topics(place) as topics, byte_progress("compact", 0, shown=not as_json) as advance:
+        report = topics.compact(*_names(topic), rate_bytes_s=rate, progress=advance)
+    records = sum(one.records for one in report.partitions)
+    smaller = sum(one.bytes for one in report.partitions)
+    words = f"{records:,} records went, {size(smaller)} are free"
+    say(msgspec.to_builtins(report), words, as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@command
+def retain(place: str, topic: str, *, as_json: bool) -> None:
+    """Delete what is older than a topic's retention, or more than it keeps.
+
+    Put it into a timer: nothing else deletes records by age.
+    """
+    with Topics(place) as topics:
+        report = topics.retain(*_names(topic))
+    gone = sum(one.records for one in report.partitions)
+    words = f"{gone:,} records went" + (
+        "; nothing was left, and the topic is gone" * report.is_deleted
+    )
+    say(msgspec.to_builtins(report), words, as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@click.argument("key", required=False)
+@click.option("--separator", default="=", show_default=True, help="Between key and value.")
+@command
+def latest(place: str, topic: str, key: str | None, *, separator: str, as_json: bool) -> None:
+    """Print the last record of a KEY of a compaction topic, or of every key."""
+    with Topics(place) as topics:
+        if key is None:
+            for partition, batch in topics.latest_batches(*_names(topic)):
+                print_batch(partition, batch, separator, as_json=as_json)
+            return
+        found = topics.latest(*_names(topic), key.encode(errors="surrogateescape"))
+    if found is None:
+        raise NotFoundError(f"{topic} has no record of the key {key!r}")
+    print_record(found, separator, as_json=as_json)
 
 
 @topic.command()

@@ -17,7 +17,7 @@ of the next.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -38,6 +38,16 @@ END_BYTES = frames.frame_bytes(0)
 
 WINDOW_BYTES = 1 << 20
 """How much is read at once."""
+
+AHEAD_FRAMES = 64
+AHEAD_BYTES_MIN = 1 << 18
+AHEAD_BYTES_MAX = 1 << 23
+"""So many frames' worth of zeros is written at once ahead of them, within these limits.
+
+A sync of a block that was set aside, and never written, has to bring the file system's own journal
+to the disk as well: 2 ms instead of 0.1 in one sync of seventeen with frames of 240 bytes, and in
+every sync with large ones (3.8 ms instead of 0.7 for a thousand records).
+"""
 
 
 class Head(NamedTuple):
@@ -99,11 +109,22 @@ class Extent:
         self.file = file
         self.path = path
         self.head = head
+        self.written_bytes = 0
+        """So far the file has blocks that were written before, if only with zeros."""
 
     @property
     def start(self) -> Tail:
         """Where its first frame goes."""
         return frames.first(self.head.salt, FRAMES_AT)._replace(number=self.head.base)
+
+    def put(self, parts: Sequence[Buffer], at: int, end: int, size_bytes: int) -> None:
+        """Write a frame, and zeros behind it, if the blocks of the next ones were never written."""
+        if end > self.written_bytes:
+            ahead = min(max(AHEAD_FRAMES * (end - at), AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
+            zeros = max(0, min(ahead, size_bytes - end))
+            parts = [*parts, bytes(zeros)]
+            self.written_bytes = end + zeros
+        self.file.write(parts, at)
 
     def close(self) -> None:
         """Close the file."""
@@ -237,6 +258,7 @@ def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: 
         disk.rename(f"{folder}/{spare}", aside)
     file = disk.open(aside, create=True)
     try:
+        used_bytes = file.stat().size_bytes
         file.allocate(size_bytes)
         # An earlier use of the file must not look like a frame of this one, and with another salt
         # it does not.
@@ -244,7 +266,9 @@ def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: 
         file.sync()
         disk.rename(aside, path)
         disk.fsync_dir(folder)
-        return Extent(file, path, head)
     except BaseException:
         file.close()
         raise
+    made = Extent(file, path, head)
+    made.written_bytes = used_bytes
+    return made

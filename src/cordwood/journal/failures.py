@@ -29,12 +29,22 @@ def told(
     """
     try:
         yield
-    except FileNotFoundError as error:
-        raise missing(f"{what} {where}: {error.filename or 'a file'} is missing") from error
     except OSError as error:
-        raise StoreError(
-            f"{what} {where}: {error.strerror or error}",
-            code=_CODES.get(error.errno or 0, Code.STORE_FAILED),
-            operation=what,
-            key=str(error.filename or where),
-        ) from error
+        raise error_of(what, where, error, missing) from error
+
+
+def error_of(
+    what: str,
+    where: str,
+    error: OSError,
+    missing: Callable[[str], CordwoodError] = NotFoundError,
+) -> CordwoodError:
+    """What the system says, as an error of ours."""
+    if isinstance(error, FileNotFoundError):
+        return missing(f"{what} {where}: {error.filename or 'a file'} is missing")
+    return StoreError(
+        f"{what} {where}: {error.strerror or error}",
+        code=_CODES.get(error.errno or 0, Code.STORE_FAILED),
+        operation=what,
+        key=str(error.filename or where),
+    )

@@ -3,13 +3,14 @@
 ::
 
     {base}.wal    extents (extent.py): entries from this number on
-    tail          how far it goes (mark.py)
-    lock, next    held by who appends, and by who is next
+    tail          how far it goes (mark.py); locked by who appends
+    next          locked by who is next
     spare         an extent that is not needed any more, to be used again
 
-Any number of threads and processes append, one at a time: a *turn*. Whoever wants one first holds
-`next`, then `lock`, and then lets go of `next`; so nobody who just had a turn has the next one
-before those who wait. A process that dies frees what it held.
+Any number of threads and processes append, one at a time: a *turn*. Whoever does not get one at
+once locks `next`, says in the tail that somebody waits, and waits; whoever finds that said waits
+behind `next` too. So nobody who just had a turn has the next one before those who wait. A process
+that dies frees what it held.
 
 In a turn entries are written one behind the other, then synced, and then the tail says so: what it
 does not say is not there. (Who can do without the sync leaves it to a later turn. Until then the
@@ -46,9 +47,9 @@ from cordwood.journal.extent import (
     make_extent,
     open_extent,
 )
-from cordwood.journal.failures import READ_ONLY, told
+from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import Mark, is_newest, read_mark, write_mark
+from cordwood.journal.mark import SLOT_BYTES, Mark, is_newest, read_mark, write_mark
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -56,6 +57,9 @@ EXTENT_BYTES = 1 << 30
 EXTENT_BYTES_MIN = 4096
 SPARE = "spare"
 TAIL = "tail"
+NEXT = "next"
+WAITS_AT = 2 * SLOT_BYTES
+"""Where the tail says that somebody waits."""
 
 
 NOWHERE = Mark(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, is_closed=True)
@@ -91,6 +95,7 @@ class Journal:
     def start_over(self) -> None:
         """Know nothing of the files."""
         self._mutex = threading.RLock()
+        self._depth = 0
         self._tail_file: File | None = None
         self._tail_inode = 0
         self._said: tuple[Mark, bytes] | None = None
@@ -120,34 +125,62 @@ class Journal:
                     return self._surveyed(None, write=False)[0]
             return self._read_mark() or self._lost()
 
-    @contextmanager
-    def turn(self) -> Iterator[Turn]:
-        """The right to append, alone among all threads and processes.
+    def turn(self) -> Turning:
+        """The right to append, alone among all threads and processes, for a `with` block.
 
         Raises:
             NotFoundError: the folder is gone.
             CorruptionError: it cannot be known where the journal ends.
             StoreError: the disk failed, or somebody holds the lock and does not move.
         """
-        with self._mutex, self.told("append to"), self.alone():
-            mark = self._current()
-            if self._extent is None or self._extent.head.salt != mark.salt:
-                self._take(open_extent(self.disk, self.folder, mark.base, write=True))
-            assert self._extent is not None
-            yield Turn(self, self._extent, mark)
+        return Turning(self)
+
+    def begin_turn(self) -> Turn:
+        """By who is alone."""
+        mark = self._current()
+        if self._extent is None or self._extent.head.salt != mark.salt:
+            self._take(open_extent(self.disk, self.folder, mark.base, write=True))
+        assert self._extent is not None
+        return Turn(self, self._extent, mark)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep all others from appending."""
-        waiting = self._locks.wait(f"{self.folder}/next")
-        try:
-            held = self._locks.wait(f"{self.folder}/lock")
-        finally:
-            waiting.release()
+        self.lock()
         try:
             yield
         finally:
-            held.release()
+            self.unlock()
+
+    def lock(self) -> None:
+        """Be alone, until `unlock` was called as often."""
+        self._mutex.acquire()
+        try:
+            if self._depth == 0:
+                file = self._tail()
+                if not file.try_lock() or _somebody_waits(file):
+                    file.unlock()
+                    self._lock_in_turn(file)
+            self._depth += 1
+        except BaseException:
+            self._mutex.release()
+            raise
+
+    def unlock(self) -> None:
+        """Let others append."""
+        self._depth -= 1
+        if self._depth == 0 and self._tail_file is not None:
+            self._tail_file.unlock()
+        self._mutex.release()
+
+    def _lock_in_turn(self, file: File) -> None:
+        waiting = self._locks.wait(f"{self.folder}/{NEXT}")
+        try:
+            file.write([b"\1"], WAITS_AT)
+            self._locks.wait_for(file, f"{self.folder}/{TAIL}")
+            file.write([b"\0"], WAITS_AT)
+        finally:
+            waiting.release()
 
     def publish(self, mark: Mark) -> Mark:
         """Say to all processes how far it goes; by who is alone."""
@@ -178,6 +211,10 @@ class Journal:
                 self._tail_file.close()
             self._tail_file = self._said = None
             self._is_recovered = False
+
+    def error(self, what: str, error: OSError) -> CordwoodError:
+        """What the disk says, as an error of ours."""
+        return error_of(what, self.folder, error, self._missing)
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
@@ -272,6 +309,32 @@ class Journal:
         self._extent = extent
 
 
+class Turning:
+    """A `with` block in which one may append. Not a generator: it is entered with every commit."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        """Made by `Journal.turn`."""
+        self._journal = journal
+
+    def __enter__(self) -> Turn:
+        try:
+            self._journal.lock()
+            try:
+                return self._journal.begin_turn()
+            except BaseException:
+                self._journal.unlock()
+                raise
+        except OSError as error:
+            raise self._journal.error("append to", error) from error
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._journal.unlock()
+        if isinstance(error, OSError):
+            raise self._journal.error("append to", error) from error
+
+
 class Turn:
     """The right to append. Entries are there when `sync` returns; if it fails, see `durable`."""
 
@@ -358,7 +421,7 @@ class Turn:
             synced=mark.synced_end,
             time_us=time_us,
         )
-        self._extent.file.write(parts, mark.end)
+        self._extent.put(parts, mark.end, tail.end, self._journal.extent_bytes)
         self._mark = mark.moved(tail, time_us)
 
     def _close_extent(self) -> None:
@@ -372,6 +435,10 @@ class Turn:
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
         self._said = self._mark
+
+
+def _somebody_waits(file: File) -> bool:
+    return bytes(file.read(WAITS_AT, 1)) == b"\1"
 
 
 _journals: WeakSet[Journal] = WeakSet()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, StoreError
-from cordwood.store.disk import Disk, Held
+from cordwood.store.disk import Disk, File, Held
 from cordwood.store.patience import Patience
+
+T = TypeVar("T")
 
 LOCK_WAIT_S = 60.0
 """No process holds one of these locks for long, unless it is stopped."""
@@ -43,10 +46,7 @@ class Locks:
 
     def try_hold(self, path: str) -> Held | None:
         """Hold a lock alone; None if somebody has it."""
-        try:
-            return self._disk.hold(path)
-        except BlockingIOError:
-            return None
+        return self._try(path, shared=False)
 
     def wait(self, path: str, *, shared: bool = False) -> Held:
         """Hold a lock until it is released.
@@ -54,19 +54,33 @@ class Locks:
         Raises:
             StoreError: somebody has had it for too long.
         """
+        return self._patiently(lambda: self._try(path, shared=shared), path)
+
+    def wait_for(self, file: File, path: str) -> None:
+        """Lock a file that is open.
+
+        Raises:
+            StoreError: somebody has had it for too long.
+        """
+        self._patiently(lambda: file.try_lock() or None, path)
+
+    def _try(self, path: str, *, shared: bool) -> Held | None:
+        try:
+            return self._disk.hold(path, shared=shared)
+        except BlockingIOError:
+            return None
+
+    def _patiently(self, attempt: Callable[[], T | None], path: str) -> T:
         patience: Patience | None = None
-        while True:
-            try:
-                return self._disk.hold(path, shared=shared)
-            except BlockingIOError:
-                patience = patience or Patience(self._wait_s, self._entropy)
-                if patience.pause():
-                    continue
-            raise StoreError(
-                f"{path} has been held by another process for {patience.waited_s:.0f} s",
-                code=Code.STORE_UNREACHABLE,
-                transient=True,
-                operation="lock",
-                key=path,
-                hint="a process that uses the folder may have been stopped: continue or end it",
-            )
+        while (held := attempt()) is None:
+            patience = patience or Patience(self._wait_s, self._entropy)
+            if not patience.pause():
+                raise StoreError(
+                    f"{path} has been held by another process for {patience.waited_s:.0f} s",
+                    code=Code.STORE_UNREACHABLE,
+                    transient=True,
+                    operation="lock",
+                    key=path,
+                    hint="a process that uses the folder may have been stopped: continue or end it",
+                )
+        return held

@@ -17,7 +17,8 @@ overwrite      bytes at a place of a file, or behind its end; on stable storage 
 truncate       a file ends here; on stable storage
 touch          another time for a file, on stable storage
 open           a file to read and write at any place, many times; what is written is seen by all at
-               once, and is on stable storage when `sync` returns; `allocate` makes room for it
+               once, and is on stable storage when `sync` returns; `allocate` makes room for it;
+               it can be locked, as by `hold`
 link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
 unlink, mkdir  as they are; so is rmdir
@@ -277,6 +278,14 @@ class File(Protocol):
         """Bring its bytes, and its size, to stable storage."""
         ...
 
+    def try_lock(self) -> bool:
+        """Lock it, unless somebody has it locked who opened it another time; whether it is."""
+        ...
+
+    def unlock(self) -> None:
+        """Let others lock it."""
+        ...
+
     def close(self) -> None:
         """Close it; twice is no error."""
         ...
@@ -319,6 +328,16 @@ class _File:
             _fsync(self._descriptor)
         else:
             os.fdatasync(self._descriptor)
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         self._closing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from cordwood.log.records import Headers
 from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
-from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
+from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
@@ -54,7 +54,7 @@ class Topics:
         compaction: bool = False,
         properties: Mapping[str, str] | None = None,
         partition_properties: Mapping[int, Mapping[str, str]] | None = None,
-        retention_s: float | None = RETENTION_S,
+        retention_s: float | Literal["default"] | None = "default",
         retention_bytes: int | None = None,
         ack: Ack = "journal",
         flush_period_s: float = FLUSH_PERIOD_S,

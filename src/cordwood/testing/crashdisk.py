@@ -101,6 +101,8 @@ class CrashDisk(Disk):
         self._pending: list[_Change] = []
         """Changes of names not yet on stable storage, in their order."""
         self._locked: dict[str, list[_Hold]] = {}
+        self.locked_by: dict[int, _Open] = {}
+        """Who has locked which file by its number, of those who have it open."""
         self._cut_after: int | None = None
         self._failures: dict[int, int] = {}
         self._dead = False
@@ -126,6 +128,7 @@ class CrashDisk(Disk):
         self._cut_after = None
         self._failures.clear()
         self._locked.clear()
+        self.locked_by.clear()
 
     def power_cut(self, entropy: Entropy) -> CrashDisk:
         """Switch off; the disk as it is found when the power is back."""
@@ -434,6 +437,13 @@ class _Open:
 
     def sync(self) -> None:
         self._disk.sync_file(self._inode, self._path)
+
+    def try_lock(self) -> bool:
+        return self._disk.locked_by.setdefault(self._inode, self) is self
+
+    def unlock(self) -> None:
+        if self._disk.locked_by.get(self._inode) is self:
+            del self._disk.locked_by[self._inode]
 
     def close(self) -> None:
         pass

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
 from cordwood.topics.compaction import CompactionReport, CompactProgress, Throttle
-from cordwood.topics.config import Ack, TopicConfig, checked
+from cordwood.topics.config import RETENTION_S, Ack, TopicConfig, checked
 from cordwood.topics.folder import Folder
 from cordwood.topics.home import Bounds, Home, Offsets, Partition
 from cordwood.topics.keys import Keys
@@ -401,7 +401,7 @@ def config_of(
     partitions: int,
     compaction: bool,
     properties: Mapping[str, str] | None,
-    retention_s: float | None,
+    retention_s: float | Literal["default"] | None,
     retention_bytes: int | None,
     ack: Ack,
     flush_period_s: float,
@@ -411,6 +411,8 @@ def config_of(
     local_retention_s: float | None,
 ) -> TopicConfig:
     """A config out of what a user says."""
+    if retention_s == "default":
+        retention_s = None if compaction else RETENTION_S
     return TopicConfig(
         namespace=namespace,
         topic=topic,

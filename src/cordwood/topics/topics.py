@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from cordwood.log.records import Headers
 from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
-from cordwood.topics.config import FLUSH_PERIOD_S, RETENTION_S, TOMBSTONE_S, Ack
+from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
 from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
@@ -78,7 +78,7 @@ class Topics:
         compaction: bool = False,
         properties: Mapping[str, str] | None = None,
         partition_properties: Mapping[int, Mapping[str, str]] | None = None,
-        retention_s: float | None = RETENTION_S,
+        retention_s: float | Literal["default"] | None = "default",
         retention_bytes: int | None = None,
         ack: Ack = "journal",
         flush_period_s: float = FLUSH_PERIOD_S,
@@ -97,8 +97,9 @@ class Topics:
             compaction: whether only the last record of each key is kept, in the long run.
             properties: what to keep with the topic.
             partition_properties: what to keep with each partition.
-            retention_s: how long records are kept after their time; None: for ever. In a
-                compaction topic too, the last record of a key is deleted when it is that old.
+            retention_s: how long records are kept after their time; None: for ever. By default 168
+                hours, and for ever in a compaction topic, where it would also end the last record
+                of a key.
             retention_bytes: how much of each partition is kept; None: all of it.
             ack: when a record is acknowledged: `journal`, when it is on the disk; `flush`, when it
                 is written, and it is on the disk within the flush period; `store`, when it is on

@@ -104,6 +104,23 @@ def test_topics_are_listed_described_and_deleted(run, place):
     assert "shop/prices\n" == run("topic", "list", place)
 
 
+def test_compaction_topics_are_asked_compacted_and_retained(run, place):
+    """The last record of a key, of all keys, and what goes."""
+    words = ("topic", "create", place, "shop/prices", "--compaction", "--extent-bytes", 4_096)
+    run(*words, "--retention-s", 1)
+    lines = "".join(f"key{n % 3}:{n}{'x' * 50}\n" for n in range(300))
+    run("topic", "produce", place, "shop/prices", "--separator", ":", stdin=lines)
+    assert f"key1=298{'x' * 50}\n" == run("topic", "latest", place, "shop/prices", "key1")
+    assert 299 == run("topic", "latest", place, "shop/prices", "key2", "--json")["offset"]
+    assert 3 == len(run("topic", "latest", place, "shop/prices").splitlines())
+    assert "no record of the key" in run("topic", "latest", place, "shop/prices", "none", code=1)
+    assert "are free" in run("topic", "compact", place, "shop/prices")
+    assert 3 == len(run("topic", "latest", place, "shop/prices").splitlines())
+    assert 0 == run("topic", "retain", place, TOPIC, "--json")["partitions"][0]["records"]
+    assert "records went" in run("topic", "retain", place, "shop/prices")
+    assert "no compaction topic" in run("topic", "compact", place, TOPIC, code=1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
