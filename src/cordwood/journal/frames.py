@@ -36,7 +36,8 @@ _SUM = struct.Struct("<Q")
 HEAD_BYTES = _HEAD.size
 OVERHEAD = _HEAD.size + _SUM.size
 """Bytes of a frame besides its payload, and up to seven zeros."""
-PAYLOAD_BYTES_MAX = 1 << 31
+JOINED_BYTES_MAX = 4096
+"""Payloads up to this size are copied: that costs less than to handle the parts one by one."""
 
 SEARCHED_BYTES = 64 << 20
 """So far behind a broken frame whole ones are looked for."""
@@ -91,20 +92,27 @@ def framed(
     synced: int = 0,
     time_us: int = 0,
 ) -> tuple[list[Buffer], Tail]:
-    """The parts of a frame for the end of a file, its payload not copied; and the tail behind it.
+    """The parts of a frame for the end of a file, a large payload not copied; and the tail behind.
 
     Numbers from `number` on, `span` of them, belong to it; the next frame has a higher one.
     """
-    length = sum(memoryview(part).nbytes for part in payload)
+    length = sum(map(len, payload))
     head = _HEAD.pack(_mark(tail.salt), length, tail.checksum, number, synced, time_us, kind, span)
-    zeros = bytes(-(OVERHEAD + length) % 8)
-    hashed = xxhash.xxh3_64(_BEFORE.pack(tail.salt, tail.end) + head)
-    for part in payload:
-        hashed.update(part)
-    hashed.update(zeros)
-    checksum = hashed.intdigest()
-    end = tail.end + frame_bytes(length)
-    parts: list[Buffer] = [head, *payload, zeros + _SUM.pack(checksum)]
+    zeros = bytes(-length % 8)
+    before = _BEFORE.pack(tail.salt, tail.end)
+    parts: list[Buffer]
+    if length <= JOINED_BYTES_MAX:
+        whole = b"".join((head, *payload, zeros))
+        checksum = xxhash.xxh3_64_intdigest(before + whole)
+        parts = [whole + _SUM.pack(checksum)]
+    else:
+        hashed = xxhash.xxh3_64(before + head)
+        for part in payload:
+            hashed.update(part)
+        hashed.update(zeros)
+        checksum = hashed.intdigest()
+        parts = [head, *payload, zeros + _SUM.pack(checksum)]
+    end = tail.end + OVERHEAD + length + len(zeros)
     return parts, Tail(tail.salt, end, number + span, checksum)
 
 

@@ -75,6 +75,22 @@ class Group(Generic[T, R]):
         """How much was handed in and not yet taken."""
         return self._waiting_bytes
 
+    def try_alone(self) -> bool:
+        """Whether nobody is at work and nobody waits: then one may do its own work by itself.
+
+        Until `end_alone`, all others wait.
+        """
+        if self._waiting or not self._working.acquire(blocking=False):
+            return False
+        if self._waiting:
+            self._working.release()
+            return False
+        return True
+
+    def end_alone(self) -> None:
+        """Let others work."""
+        self._working.release()
+
     def call(self, item: T, size_bytes: int) -> R:
         """Hand in, and wait until it is done."""
         ticket: Ticket[T, R] = Ticket(item, size_bytes)

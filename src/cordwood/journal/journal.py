@@ -158,7 +158,7 @@ class Journal:
         try:
             if self._depth == 0:
                 file = self._tail()
-                if not file.try_lock() or _somebody_waits(file):
+                if not file.try_lock() or file.read(WAITS_AT, 1) == b"\1":
                     file.unlock()
                     self._lock_in_turn(file)
             self._depth += 1
@@ -279,7 +279,7 @@ class Journal:
 
     def _read_mark(self) -> Mark | None:
         file = self._tail()
-        if self._said is not None and is_newest(file, *self._said):
+        if self._said is not None and is_newest(bytes(file.read(0, WAITS_AT)), *self._said):
             return self._said[0]
         return read_mark(file)
 
@@ -371,7 +371,7 @@ class Turn:
         Raises:
             LimitError: it does not fit into an extent.
         """
-        size = frames.frame_bytes(sum(memoryview(part).nbytes for part in payload))
+        size = frames.frame_bytes(sum(map(len, payload)))
         room = self._journal.extent_bytes - FRAMES_AT - END_BYTES
         if size > room:
             raise LimitError(
@@ -435,10 +435,6 @@ class Turn:
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
         self._said = self._mark
-
-
-def _somebody_waits(file: File) -> bool:
-    return bytes(file.read(WAITS_AT, 1)) == b"\1"
 
 
 _journals: WeakSet[Journal] = WeakSet()

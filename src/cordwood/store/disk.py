@@ -305,6 +305,8 @@ class _File:
         return _read_fully(self._descriptor, start, length)
 
     def write(self, parts: Sequence[Buffer], offset: int) -> None:
+        if len(parts) == 1 and os.pwrite(self._descriptor, parts[0], offset) == len(parts[0]):
+            return
         views = [memoryview(part).cast("B") for part in parts]
         while views:
             done = os.pwritev(self._descriptor, views[:_VECTOR_MAX], offset)
