@@ -256,7 +256,8 @@ class Words(_Runs):
             some = others[lengths[others] > place]
             kept[starts[some] + place] = 0
         small = rules.lower[points]
-        changed = np.flatnonzero(small != points)
+        # Some have a lower case and are no letters, as those in circles.
+        changed = np.flatnonzero((small != points) & rules.is_word[points])
         # Of the same length: the others were exchanged before.
         bytes_of, sizes = unicode.encode(small[changed])
         ends = np.cumsum(sizes)

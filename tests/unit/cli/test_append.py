@@ -329,9 +329,16 @@ def test_stopped_before_or_after_the_work(run, url, monkeypatch, step):
 # In processes of their own, as a shell runs them.
 
 
+WITH_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "cordwood", *sys.argv[1:]])
+"""
+
+
 def start(*words, **pipes):
-    """The command, running."""
-    return subprocess.Popen([sys.executable, "-m", "cordwood", *words], **pipes)
+    """The command, running, as in the foreground of a shell: Ctrl-C is not ignored."""
+    return subprocess.Popen([sys.executable, "-c", WITH_CTRL_C, *words], **pipes)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

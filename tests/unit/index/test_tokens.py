@@ -6,7 +6,7 @@ import unicodedata
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cordwood.base.errors import InvalidInputError
@@ -38,6 +38,7 @@ def is_settled(text):
 
 
 @given(st.lists(st.text()))
+@example(["\u24b6", "a\u24b6b"])
 def test_words_are_unicode_words(texts):
     """Letters, numbers and marks, in lower case, never across two texts."""
     texts = [text for text in texts if is_settled(text)]
