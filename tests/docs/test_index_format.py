@@ -44,7 +44,7 @@ def xxh3(data):
 def frames(data):
     """Payloads of a ledger file, by section 7.1."""
     magic, salt, last, digest, synced, hint = struct.unpack_from("<8sQQ8sQ8s", data)
-    assert b"CWLEDG\x01\n" == magic
+    assert b"CWLEDG\x02\n" == magic
     assert digest == xxh3(data[:24])
     assert hint == xxh3(struct.pack("<QQ", salt, synced))
     assert (synced, bytes(16)) == (len(data), data[48:64])

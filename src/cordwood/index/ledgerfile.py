@@ -35,7 +35,7 @@ from cordwood.journal.frames import Tail
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk
 
-MAGIC = b"CWLEDG\x01\n"
+MAGIC = b"CWLEDG\x02\n"
 _HEAD = struct.Struct("<8sQQQ")
 _SYNCED = struct.Struct("<QQ")
 _SYNCED_AT = _HEAD.size

@@ -209,3 +209,17 @@ class Sections:
             where=self._name,
             hint="bring the file back from a copy, or build the index again",
         )
+
+
+def known_sections(data: Any, name: str) -> Sections:
+    """The sections of a segment.
+
+    Raises:
+        CorruptionError: it is damaged.
+        UnsupportedError: it is of a newer kind.
+    """
+    sections = Sections(data, name)
+    found = sections.facts.get("format")
+    if found != FORMAT:
+        raise UnsupportedError(f"segment {name} is of format {found}", hint="update cordwood")
+    return sections

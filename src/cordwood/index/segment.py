@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from cordwood.base.errors import CorruptionError, UnsupportedError
+from cordwood.base.errors import CorruptionError
 from cordwood.index.ids import Ids
 from cordwood.index.postings import Lists, Long, read_shorts
-from cordwood.index.sections import FORMAT, Sections
+from cordwood.index.sections import known_sections
 from cordwood.index.sets import (
     LONG,
     SHORT_BYTES_MAX,
@@ -43,12 +43,8 @@ class Segment:
         """
         self.number = number
         self.name = name
-        self._sections = Sections(data, name)
+        self._sections = known_sections(data, name)
         facts = self._sections.facts
-        if facts.get("format") != FORMAT:
-            raise UnsupportedError(
-                f"segment {name} is of format {facts.get('format')}", hint="update cordwood"
-            )
         self.tokenizer: str = facts["tokenizer"]
         self.frequencies: bool = facts["frequencies"]
         self.documents: int = facts["documents"]

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import ducer
 from pyroaring import BitMap
 
-from cordwood.base.errors import UnsupportedError
-from cordwood.index.sections import FORMAT, Sections
+from cordwood.index.sections import known_sections
 
 SHORT_MAX = 63
 """The most documents of a short record."""
@@ -109,12 +108,8 @@ class Sets:
             CorruptionError: it is damaged.
             UnsupportedError: it is of a newer kind.
         """
-        self._sections = Sections(data, name)
+        self._sections = known_sections(data, name)
         facts = self._sections.facts
-        if facts.get("format") != FORMAT:
-            raise UnsupportedError(
-                f"segment {name} is of format {facts.get('format')}", hint="update cordwood"
-            )
         self._frequencies: bool = facts["frequencies"]
         self.documents: int = facts["documents"]
         self._terms: Any = ducer.Map(self._sections.whole("terms"))

@@ -145,10 +145,8 @@ class Extent:
                 return
             window = needed
 
-    def frames_from(self, tail: Tail, limit: int | None = None) -> Iterator[Frame]:
+    def frames_from(self, tail: Tail, limit: int) -> Iterator[Frame]:
         """The frames between a tail and a place that is known to be a frame's end.
-
-        Without a limit, as far as the frame that ends a full extent.
 
         Raises:
             CorruptionError: one of them is not whole.
@@ -156,13 +154,13 @@ class Extent:
         """
         at = tail.end
         for frame in self.whole_from(tail):
-            if limit is not None and frame.begin >= limit:
+            if frame.begin >= limit:
                 return
             yield frame
             at = frame.end
             if frame.kind == END:
                 return
-        if limit is None or at < limit:
+        if at < limit:
             self.check_same()
             raise damage(self.path, at, "a frame is not whole, and what follows it was in use")
 

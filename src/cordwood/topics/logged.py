@@ -101,16 +101,6 @@ class LoggedPartition:
         """See `Partition`."""
         return await asyncio.wrap_future(portal.current().start(self._append(row, producer)))
 
-    def next_sequence(self, producer_id: int) -> int | None:
-        """The lowest sequence that a producer has not sent; None if nothing of it is known."""
-
-        async def ask() -> int | None:
-            await self._writer()  # It adopts what a dead one left.
-            await self._learn()
-            return self._works().numbered.sequences.next_of(producer_id)
-
-        return _run(ask())
-
     def bounds(self) -> Bounds:
         """See `Partition`."""
         return _run(self.bounds_async())

@@ -120,12 +120,6 @@ class LocalPartition:
         item = self._item(row, 1, row.size_bytes + ROW_BYTES, producer)
         return await self._group.call_async(*item)
 
-    def next_sequence(self, producer_id: int) -> int | None:
-        """The lowest sequence that a producer has not sent; None if nothing of it is known."""
-        with self.journal.turn() as turn:
-            self._learn(turn)
-            return self._sequences.next_of(producer_id)
-
     def bounds(self) -> Bounds:
         """See `Partition`."""
         return self.local_bounds()

@@ -34,7 +34,8 @@ def usage_of(partition: Partition, number: int) -> Usage:
             with suppress(FileNotFoundError):  # It was deleted meanwhile.
                 if kind == "file":
                     sizes[name] = journal.disk.stat(f"{journal.folder}/{name}").size_bytes
-    warnings = [f"partition {number}: {partition.trouble}"] if partition.trouble else []
+    troubles = (partition.trouble, journal.damage)
+    warnings = [f"partition {number}: {trouble}" for trouble in troubles if trouble]
     extents = {name: base for name in sizes if (base := base_of(name)) is not None}
     for name, base in extents.items():
         used = mark.end if base == mark.base else sizes[name]

@@ -165,7 +165,7 @@ def test_a_transaction_that_does_not_fit_is_damage():
 def test_something_newer_is_not_guessed_at():
     """Another magic, or a transaction of another shape."""
     kept, later = three(), three()
-    head = b"CWLEDG\x02\n" + later.data()[8:24]
+    head = b"CWLEDG\x03\n" + later.data()[8:24]
     later.put(head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little") + later.data()[32:])
     with pytest.raises(UnsupportedError, match="another version"):
         later.numbers()

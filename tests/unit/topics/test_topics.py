@@ -575,3 +575,18 @@ def test_forked_children_open_their_own(topics):
         assert 0 == os.waitpid(child, 0)[1]
         producer.send(b"parent again", partition=0)
     assert [b"parent", b"child", b"parent again"] == [one.value for one in records(topics)]
+
+
+@in_folder
+def test_damage_is_told_by_who_describes_the_topic(topics):
+    """The file is kept, and its name and place are in the warnings."""
+    with topics.producer("shop", "clicks") as producer:
+        for number in range(4):
+            producer.send(b"%d" % number, partition=0)
+    folder = f"{topics.name}/shop/clicks/0"
+    os.unlink(f"{folder}/tail")
+    with open(f"{folder}/0.wal", "r+b") as file:
+        file.seek(200)
+        file.write(b"\xff\xff\xff")
+    (warning,) = again(topics).describe("shop", "clicks").warnings
+    assert "0.wal is damaged at byte" in warning
