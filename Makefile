@@ -77,7 +77,7 @@ docs: setup ## Run every code block of README and docs
 lock: setup ## Pin the dependencies again
 	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
 		--no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--extra fast --extra bench --extra spark --extra delta --extra search --output-file requirements/dev.txt \
+		--extra fast --extra bench --extra spark --extra delta --extra search --extra sqlite --output-file requirements/dev.txt \
 		pyproject.toml requirements/dev.in
 
 clean: ## Remove what was made
