@@ -7,7 +7,14 @@ from typing import Any
 
 from cordwood.base.errors import StateError
 
-_EXTRAS = {"pyroaring": "search", "ducer": "search", "scipy": "search", "google_crc32c": "search"}
+_EXTRAS = {
+    "pyroaring": "search",
+    "ducer": "search",
+    "scipy": "search",
+    "google_crc32c": "search",
+    "zstandard": "sqlite",
+    "apsw": "sqlite",
+}
 
 
 def lazily(module: str, name: str) -> Any:

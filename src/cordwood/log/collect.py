@@ -63,12 +63,13 @@ from cordwood.log.garbage import (
     is_applied,
     load_garbage,
 )
-from cordwood.log.holds import age_us, let_go, store_time_us
+from cordwood.log.holds import let_go, store_time_us
 from cordwood.log.intents import UNLINK, Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Tail, check_has_tail, have_replaced, next_tag
 from cordwood.log.uploads import sweep_uploads
 from cordwood.store.api import Match, PutMode
+from cordwood.store.timekeeping import age_us
 
 FRAGMENTS_MAX = 10_000
 """Fragments that one pass frees, about: GARBAGE, and what a crash repeats, stay small."""

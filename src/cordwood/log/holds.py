@@ -24,13 +24,11 @@ from msgspec import Struct
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import (
-    Code,
     CollectedError,
     ConflictError,
     CorruptionError,
     FormatError,
     NotFoundError,
-    StoreError,
     UnsupportedError,
 )
 from cordwood.log import paths, tree
@@ -45,7 +43,9 @@ from cordwood.log.format import (
 )
 from cordwood.log.garbage import load_garbage
 from cordwood.log.objects import LogObjects
+from cordwood.store import timekeeping
 from cordwood.store.api import Match
+from cordwood.store.timekeeping import age_us
 
 Pointer = NodePointer | Fragment
 
@@ -186,29 +186,9 @@ async def store_time_us(objects: LogObjects, entropy: Entropy, *, surely: bool =
     ahead once, the answer stays ahead until the clock catches up, or the object is deleted. So who
     takes something for old, and acts on that, asks `surely`.
     """
-    key = objects.key(paths.CLOCK)
-    while True:
-        if surely:
-            await _delete_clock(objects, key)
-        await objects.store.put(key, entropy.token().encode(), "overwrite")
-        # Not there: somebody else asks at this moment, and surely.
-        with suppress(NotFoundError):
-            return (await objects.store.head(key)).modified_us
-
-
-async def _delete_clock(objects: LogObjects, key: str) -> None:
-    try:
-        await objects.store.delete([key])
-    except StoreError as error:
-        # Whoever may only write has to take the other answer.
-        if error.code is not Code.STORE_DENIED:
-            raise
-
-
-def age_us(modified_us: int, now_us: int) -> int:
-    """How long ago something was written, at least. Some stores keep whole seconds."""
-    is_whole = modified_us % 1_000_000 == 0
-    return now_us - modified_us - (1_000_000 if is_whole else 0)
+    return await timekeeping.store_time_us(
+        objects.store, objects.key(paths.CLOCK), entropy, surely=surely
+    )
 
 
 async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:

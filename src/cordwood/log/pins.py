@@ -34,7 +34,6 @@ from cordwood.log import paths, tree
 from cordwood.log.format import Fragment, NodePointer, decode, encode
 from cordwood.log.holds import (
     PinRecord,
-    age_us,
     collected,
     cover,
     ended,
@@ -44,6 +43,7 @@ from cordwood.log.holds import (
 )
 from cordwood.log.objects import LogObjects
 from cordwood.store.api import Match, PutMode
+from cordwood.store.timekeeping import age_us
 
 TTL_S_MAX = 10 * 365 * 86_400
 

@@ -43,7 +43,6 @@ from cordwood.base.errors import (
 )
 from cordwood.base.workers import in_worker
 from cordwood.log.format import GRACE_S_DEFAULT
-from cordwood.log.holds import age_us
 from cordwood.log.kinds import TABLE, refuse_others
 from cordwood.pipeline.columns import (
     DataFile,
@@ -71,6 +70,7 @@ from cordwood.pipeline.target import Change, Seen, is_as_asked
 from cordwood.store.api import Match
 from cordwood.store.probe import verify_conditional_puts
 from cordwood.store.streams import as_generator
+from cordwood.store.timekeeping import age_us
 from cordwood.store.url import Store
 
 CLOCK = "CLOCK"

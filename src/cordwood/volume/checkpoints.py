@@ -1,0 +1,198 @@
+"""Checkpoints: every page of a version named in one document, so that nothing below it is asked.
+
+A checkpoint is metadata where it can be: packs that are mostly live are named again, with the pages
+that count; only what is live of the others is written into new packs. It is put beside the commits
+(nobody's push waits for it), then added to the manifest by a swap. Crash between the two, and
+`discover` finds it on the store and adds it.
+
+Why collection cannot take a pack from under it: each pack that it names again is named by a commit
+or checkpoint at or above what was collected, as long as the manifest lets us add ours; new packs
+are young until ours names them. That took too long if half the grace has passed: then the packs are
+looked for once more before anybody is told of the checkpoint. So they are if somebody else's was
+there first. A checkpoint whose packs are gone is deleted: nobody was told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from cordwood.base.errors import CollectedError, InvalidInputError, StateError
+from cordwood.store.api import Buffer
+from cordwood.volume import paths
+from cordwood.volume.format import Commit, Manifest, seal
+from cordwood.volume.history import History
+from cordwood.volume.pack import Built, PackBuilder, PackIndex
+from cordwood.volume.pagesets import PageArray, pages_of
+from cordwood.volume.reader import PageReader
+from cordwood.volume.remote import Fetched
+from cordwood.volume.snapshot import Resolution
+
+LIVE_MIN = 0.5
+"""A pack of which less counts is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a checkpoint took."""
+
+    checkpoint: Commit
+    packs_reused: int
+    packs_written: int
+    bytes_written: int
+
+
+async def make_checkpoint(history: History, reader: PageReader, log: str) -> Made:
+    """A checkpoint of a reader's version in a log, made and announced.
+
+    Two PUTs and a GET if all packs are mostly live; else the pages of the others are read and put.
+
+    Raises:
+        InvalidInputError: the version has no commit, or is not one of this log.
+        CollectedError: the version was collected meanwhile.
+        StateError: packs of it were collected because it took too long; try again.
+    """
+    snapshot, remote = reader.snapshot, history.remote
+    manifest = await history.refresh(log)
+    if snapshot.lsn < max(1, manifest.first - 1):
+        raise InvalidInputError(
+            f"LSN {snapshot.lsn} is not of log {log}", hint="make it in the log that it is of"
+        )
+    started_s = remote.clock.monotonic_s()
+    version = await reader.resolve()
+    kept, moved = _divide(version)
+    written: list[PackIndex] = []
+    num_bytes = 0
+    async for built in _written(reader, version, moved, log):
+        await remote.put_pack(built)
+        written.append(built.pack)
+        num_bytes += len(built.data)
+    newest = _newest(history, reader)
+    sealed = seal(
+        replace(
+            newest,
+            log=log,
+            cut=0,
+            packs=(*kept, *written),
+            checkpoint_of=snapshot.hash,
+            hash=b"",
+        )
+    )
+    found = await remote.put_checkpoint(sealed)
+    is_ours = found.hash == sealed.commit.hash
+    if not is_ours or remote.clock.monotonic_s() - started_s > manifest.grace_s / 2:
+        await _check_packs(history, found)
+    changed = await remote.swap(log, lambda now: with_checkpoint(now, snapshot.lsn))
+    if snapshot.lsn < changed.collected:
+        raise CollectedError(
+            f"LSN {snapshot.lsn} of log {log} was collected", hint="make it of a newer version"
+        )
+    history.keep_manifest(changed)
+    if is_ours:
+        history.keep_checkpoint(Fetched(sealed.commit, sealed.data))
+    else:
+        history.keep_checkpoint(await remote.get_checkpoint(log, snapshot.lsn))
+    return Made(found, len(kept), len(written), num_bytes)
+
+
+async def discover(history: History, log: str) -> list[int]:
+    """Add checkpoints that are in the store and not in the manifest: their makers died.
+
+    One LIST; for each that is added a GET, and a HEAD for each of its packs.
+    """
+    remote = history.remote
+    manifest = await history.refresh(log)
+    known = {*manifest.checkpoints}
+    added: list[int] = []
+    after = max(manifest.collected, manifest.first - 1, 1) - 1
+    async for lsn, _ in remote.list_checkpoints(log, after):
+        if lsn in known:
+            continue
+        fetched = await remote.get_checkpoint(log, lsn)
+        if await remote.missing_packs(pack.id for pack in fetched.commit.packs):
+            continue
+        history.keep_manifest(await remote.swap(log, partial(with_checkpoint, lsn=lsn)))
+        history.keep_checkpoint(fetched)
+        added.append(lsn)
+    return added
+
+
+def with_checkpoint(manifest: Manifest, lsn: int) -> Manifest | None:
+    """A manifest that knows a checkpoint; None if it does, or nobody may use it any more."""
+    if lsn in manifest.checkpoints or lsn < manifest.collected:
+        return None
+    return msgspec.structs.replace(
+        manifest, checkpoints=tuple(sorted((*manifest.checkpoints, lsn)))
+    )
+
+
+def _divide(version: Resolution) -> tuple[list[PackIndex], PageArray]:
+    """The packs that are named again, with what counts of them; and the pages of the others."""
+    kept: list[PackIndex] = []
+    moved = np.zeros(len(version.pages), bool)
+    by_id: dict[str, list[int]] = {}
+    for number, pack in enumerate(version.packs):
+        by_id.setdefault(pack.id, []).append(number)
+    for numbers in by_id.values():
+        mine = np.isin(version.pack, numbers)
+        pack = version.packs[numbers[0]]
+        if mine.sum() >= LIVE_MIN * len(pack.own):
+            kept.append(pack.keeping(pages_of(version.pages[mine])))
+        else:
+            moved |= mine
+    return kept, version.pages[moved]
+
+
+async def _written(
+    reader: PageReader, version: Resolution, pages: PageArray, log: str
+) -> AsyncIterator[Built]:
+    """New packs of these pages, one at a time in memory."""
+    remote = reader.history.remote
+    builder = PackBuilder(reader.page_size)
+    async for numbers, data in reader.batches(version, pages):
+        for part, piece in _pieces(builder.room, reader.page_size, numbers, data):
+            builder.add(part, piece)
+            if not builder.room:
+                yield builder.finish(remote.new_id(), log)
+                builder = PackBuilder(reader.page_size)
+    if builder.num_pages:
+        yield builder.finish(remote.new_id(), log)
+
+
+def _pieces(
+    room: int, page_size: int, numbers: PageArray, data: Buffer
+) -> Iterator[tuple[PageArray, Buffer]]:
+    """A batch, cut where a pack is full."""
+    view = memoryview(data)
+    for start, limit in ((0, min(room, len(numbers))), (room, len(numbers))):
+        if start < limit:
+            yield numbers[start:limit], view[start * page_size : limit * page_size]
+
+
+def _newest(history: History, reader: PageReader) -> Commit:
+    """The commit, or checkpoint, that the version ends at."""
+    path = reader.snapshot.path
+    for span in path.spans:
+        if span.low <= span.high:
+            return history.commit(span.log, span.high)
+    assert path.checkpoint is not None
+    return history.checkpoint(*path.checkpoint)
+
+
+async def _check_packs(history: History, checkpoint: Commit) -> None:
+    """Raise if packs of a checkpoint are gone, of which nobody was told yet."""
+    remote = history.remote
+    missing = await remote.missing_packs(pack.id for pack in checkpoint.packs)
+    if not missing:
+        return
+    if checkpoint.lsn not in (await history.refresh(checkpoint.log)).checkpoints:
+        await remote.store.delete([paths.checkpoint(checkpoint.log, checkpoint.lsn)])
+    raise StateError(
+        f"checkpoint {checkpoint.lsn} of log {checkpoint.log} took so long that "
+        f"{len(missing)} of its packs were collected",
+        hint="make it again",
+    )
