@@ -29,6 +29,7 @@ import xxhash
 
 from cordwood.base.errors import CorruptionError
 from cordwood.store.api import Buffer
+from cordwood.store.disk import File
 
 _HEAD = struct.Struct("<IIQQQQII")
 _BEFORE = struct.Struct("<QQ")
@@ -38,6 +39,9 @@ OVERHEAD = _HEAD.size + _SUM.size
 """Bytes of a frame besides its payload, and up to seven zeros."""
 JOINED_BYTES_MAX = 4096
 """Payloads up to this size are copied: that costs less than to handle the parts one by one."""
+
+WINDOW_BYTES = 1 << 20
+"""How much is read at once."""
 
 SEARCHED_BYTES = 64 << 20
 """So far behind a broken frame whole ones are looked for."""
@@ -142,6 +146,22 @@ def scan(data: Any, tail: Tail) -> Scan:
         place += frame.end - frame.begin
         tail = behind(tail.salt, frame)
     return Scan(found, tail)
+
+
+def whole_from(file: File, tail: Tail) -> Iterator[Frame]:
+    """The frames of a file that follow a tail, one upon the other, as far as they are whole."""
+    window = WINDOW_BYTES
+    while True:
+        data = file.read(tail.end, window)
+        found = scan(data, tail)
+        yield from found.frames
+        if found.tail.end > tail.end:
+            tail, window = found.tail, WINDOW_BYTES
+            continue
+        needed = needed_bytes(data, tail) or 0
+        if not len(data) < needed <= file.stat().size_bytes - tail.end:
+            return
+        window = needed
 
 
 def behind(salt: int, frame: Frame) -> Tail:

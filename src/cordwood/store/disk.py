@@ -19,6 +19,8 @@ touch          another time for a file, on stable storage
 open           a file to read and write at any place, many times; what is written is seen by all at
                once, and is on stable storage when `sync` returns; `allocate` makes room for it;
                it can be locked, as by `hold`
+share          a file's bytes as memory that all processes write and see at once; never synced, so
+               a power cut leaves anything in it; `reserve` makes room before it is written to
 link           a second name for a file, only if that name is free; atomic
 rename         a name moves onto another and replaces what was there; atomic
 unlink, mkdir  as they are; so is rmdir
@@ -173,6 +175,19 @@ class Disk:
         flags |= os.O_CREAT if create else 0
         return _File(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
 
+    def share(self, path: str, size_bytes: int) -> Shared:
+        """A file as memory that processes share; it is made, or made longer, up to this size."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found < size_bytes:
+                os.ftruncate(descriptor, size_bytes)
+            return _Mapped(descriptor, max(found, size_bytes))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
     def touch(self, path: str, mtime_ns: int) -> FileStat:
         """Give a file another time, on stable storage."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -278,8 +293,11 @@ class File(Protocol):
         """Bring its bytes, and its size, to stable storage."""
         ...
 
-    def try_lock(self) -> bool:
-        """Lock it, unless somebody has it locked who opened it another time; whether it is."""
+    def try_lock(self, *, shared: bool = False) -> bool:
+        """Lock it, unless somebody has it locked who opened it another time; whether it is.
+
+        `shared` lets others share it. Who has it locked must unlock it before it asks again.
+        """
         ...
 
     def unlock(self) -> None:
@@ -331,9 +349,10 @@ class _File:
         else:
             os.fdatasync(self._descriptor)
 
-    def try_lock(self) -> bool:
+    def try_lock(self, *, shared: bool = False) -> bool:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -349,6 +368,44 @@ _VECTOR_MAX = 512
 """Parts that one call writes; the system's own limit is 1024."""
 _NO_ROOM_TO_KEEP = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOSPC})
 """Answers of file systems that cannot set room aside, or have no more of it than is needed now."""
+
+
+class Shared(Protocol):
+    """A file as memory that processes share."""
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes, to read and to write."""
+        ...
+
+    def reserve(self, start: int, length: int) -> None:
+        """Make sure that these bytes can be written: memory without room on the disk kills.
+
+        What is there is written back, so nobody else may be writing it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the file; the memory lives as long as somebody looks at it."""
+        ...
+
+
+class _Mapped:
+    """A file of the operating system, mapped."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self.view = memoryview(mmap.mmap(descriptor, size_bytes))
+        self._descriptor = descriptor
+        self._closing = finalize(self, os.close, descriptor)
+
+    def reserve(self, start: int, length: int) -> None:
+        left = self.view[start : start + length]
+        while left:
+            done = os.pwrite(self._descriptor, left, start)
+            left, start = left[done:], start + done
+
+    def close(self) -> None:
+        self._closing()
 
 
 class Held(Protocol):

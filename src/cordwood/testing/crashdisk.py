@@ -14,7 +14,8 @@ durable before its file's bytes are, by somebody else's fsync.
 
 `power_cut` gives the disk as it would be found afterwards. For all that was not synced it chooses,
 by the `Entropy` given: a name's change kept or lost; a file's bytes kept, lost, cut short, or
-partly zeros. The old disk is dead: whatever still runs on it gets `PowerCut`.
+partly zeros. Of a file that programs share as memory anything may be left: zeros, all, or blocks of
+it. The old disk is dead: whatever still runs on it gets `PowerCut`.
 
 Steps: every change to the disk is one step, numbered from 1 (a write is four: make the name, write
 the bytes, set the time, sync). A test runs a workload once to count them, then once for every
@@ -29,6 +30,7 @@ not used again. A failed fsync leaves its bytes in memory and off the disk, as L
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,6 +55,8 @@ class _File:
     """Bytes and time on stable storage; None before the first sync."""
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     """Bytes put at places of a file that had been synced, in their order."""
+    memory: mmap.mmap | None = None
+    """What programs share of it, from the first `share` on."""
 
 
 @dataclass(slots=True)
@@ -101,8 +105,8 @@ class CrashDisk(Disk):
         self._pending: list[_Change] = []
         """Changes of names not yet on stable storage, in their order."""
         self._locked: dict[str, list[_Hold]] = {}
-        self.locked_by: dict[int, _Open] = {}
-        """Who has locked which file by its number, of those who have it open."""
+        self.locked_by: dict[int, dict[_Open, bool]] = {}
+        """Who has locked which file by its number, of those who have it open; whether shared."""
         self._cut_after: int | None = None
         self._failures: dict[int, int] = {}
         self._dead = False
@@ -137,6 +141,8 @@ class CrashDisk(Disk):
         found._next_inode = self._next_inode
         for inode, node in self._nodes.items():
             if isinstance(node, _File):
+                if node.memory is not None:
+                    node.data = _remembered(node, entropy)
                 data, mtime_ns = _survivor(node, entropy)
                 found._nodes[inode] = _File(data, mtime_ns, (data, mtime_ns))
             else:
@@ -226,6 +232,24 @@ class CrashDisk(Disk):
             self._change(folder, name, self._add(_File()))
         return _Open(self, self._find(path), path)
 
+    def share(self, path: str, size_bytes: int) -> _Memory:
+        """See `Disk.share`. One step to make the file, and one to make it longer."""
+        self.open(path, create=True)
+        inode = self._find(path)
+        file = self._nodes[inode]
+        assert isinstance(file, _File)
+        if file.memory is None:
+            file.memory = mmap.mmap(-1, _MEMORY_BYTES)
+            file.memory[: len(file.data)] = file.data
+        if len(file.data) < size_bytes:
+            self._step(path)
+            file.data = file.data.ljust(size_bytes, b"\0")
+        return _Memory(self, path, memoryview(file.memory)[: len(file.data)])
+
+    def reserve(self, path: str) -> None:
+        """Make room for what is shared of a file. One step."""
+        self._step(path)
+
     def truncate(self, path: str, size_bytes: int) -> None:
         """See `Disk.truncate`. One step: it is done, or not at all."""
         self._check_power()
@@ -233,7 +257,7 @@ class CrashDisk(Disk):
         file = self._nodes[inode]
         assert isinstance(file, _File)
         self._step(path)
-        file.data = file.data[:size_bytes]
+        file.data = file.data[:size_bytes].ljust(size_bytes, b"\0")
         file.synced = (file.data, file.mtime_ns)
         file.unsynced.clear()
 
@@ -438,15 +462,38 @@ class _Open:
     def sync(self) -> None:
         self._disk.sync_file(self._inode, self._path)
 
-    def try_lock(self) -> bool:
-        return self._disk.locked_by.setdefault(self._inode, self) is self
+    def try_lock(self, *, shared: bool = False) -> bool:
+        holders = self._disk.locked_by.setdefault(self._inode, {})
+        others = [is_shared for holder, is_shared in holders.items() if holder is not self]
+        if others and not (shared and all(others)):
+            return False
+        holders[self] = shared
+        return True
 
     def unlock(self) -> None:
-        if self._disk.locked_by.get(self._inode) is self:
-            del self._disk.locked_by[self._inode]
+        self._disk.locked_by.get(self._inode, {}).pop(self, None)
 
     def close(self) -> None:
         pass
+
+
+class _Memory:
+    """A file of a `CrashDisk` that programs share as memory."""
+
+    def __init__(self, disk: CrashDisk, path: str, view: memoryview) -> None:
+        self._disk = disk
+        self._path = path
+        self.view = view
+
+    def reserve(self, start: int, length: int) -> None:
+        self._disk.reserve(self._path)
+
+    def close(self) -> None:
+        pass
+
+
+_MEMORY_BYTES = 1 << 26
+"""So much of a file can be shared; memory is taken as it is written."""
 
 
 _ROOT = 1
@@ -487,6 +534,20 @@ def _survivor(file: _File, entropy: Entropy) -> tuple[bytes, int]:
     if fate == 2:
         return file.data[:cut], file.mtime_ns
     return file.data[:cut] + bytes(len(file.data) - cut), file.mtime_ns
+
+
+def _remembered(file: _File, entropy: Entropy) -> bytes:
+    """What a file that was shared as memory may have become: each block of it written, or not."""
+    assert file.memory is not None
+    fate = int(entropy.uniform() * 3)
+    whole = file.memory[: len(file.data)]
+    if fate < 2:
+        return whole if fate else bytes(len(whole))
+    blocks = range(0, len(whole), 512)
+    return b"".join(
+        whole[at : at + 512] if entropy.uniform() < 0.5 else bytes(len(whole[at : at + 512]))
+        for at in blocks
+    )
 
 
 def _patched(data: bytes, writes: list[tuple[int, bytes]], entropy: Entropy) -> bytes:
