@@ -14,6 +14,7 @@ from cordwood.base.errors import (
     CordwoodError,
     CordwoodWarning,
     CorruptionError,
+    DivergedError,
     FormatError,
     InternalError,
     InvalidInputError,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from cordwood.store.url import Store
     from cordwood.topics.batch import TopicRecord
     from cordwood.topics.topics import Topics
+    from cordwood.volume.operations import VolumeStatus
+    from cordwood.volume.volume import Volume, VolumeSnapshot
 
 __version__ = "0.1.0"
 
@@ -96,6 +99,9 @@ _HOMES = {
     "Token": "log.bulk",
     "TopicRecord": "topics.batch",
     "Topics": "topics.topics",
+    "Volume": "volume.volume",
+    "VolumeSnapshot": "volume.volume",
+    "VolumeStatus": "volume.operations",
     "Witness": "log.cursors",
     "Writer": "log.writer",
     "collect_logs": "pipeline.collect",
@@ -138,6 +144,7 @@ __all__ = [
     "Cursors",
     "Delta",
     "Dirty",
+    "DivergedError",
     "Fleet",
     "FleetRolledUp",
     "FormatError",
@@ -173,6 +180,9 @@ __all__ = [
     "Topics",
     "UncertainError",
     "UnsupportedError",
+    "Volume",
+    "VolumeSnapshot",
+    "VolumeStatus",
     "Witness",
     "Writer",
     "__version__",

@@ -5,6 +5,7 @@ Handlers choose by class, programs by `code`, people by the message and its hint
     CordwoodError                  .code  .retry  .hint
     ├── ConflictError              someone else won
     │   ├── ContendedError         nothing of ours was written: reload and try again
+    │   ├── DivergedError          a volume was written here and elsewhere: choose
     │   └── UncertainError         may or may not be durable: look for .write_id before trying again
     ├── NotFoundError              (a LookupError) no such log, object, cursor
     ├── AlreadyExistsError
@@ -159,6 +160,10 @@ class UncertainError(ConflictError):
         twin.index = index
         twin.__cause__ = self.__cause__
         return twin
+
+
+class DivergedError(ConflictError):
+    """A volume has local commits, and somebody else published others: one has to give way."""
 
 
 class NotFoundError(CordwoodError, LookupError):

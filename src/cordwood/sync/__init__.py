@@ -47,6 +47,7 @@ __all__ = [
     "Token",
     "TopicRecord",
     "Topics",
+    "Volume",
     "Witness",
     "Writer",
     "collect_logs",
@@ -67,6 +68,8 @@ def __getattr__(name: str) -> Any:
         return lazily("cordwood.sync.index", name)
     if name == "Topics":
         return lazily("cordwood.sync.topics", name)
+    if name == "Volume":
+        return lazily("cordwood.sync.volume", name)
     if name == "TopicRecord":
         return lazily("cordwood.topics.batch", name)
     raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")

@@ -13,6 +13,8 @@ Crash after 1 and a log without a tag is left, which a collection removes.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
@@ -25,6 +27,8 @@ from cordwood.volume.pack import check_page_size
 from cordwood.volume.remote import Remote
 from cordwood.volume.snapshot import Snapshot
 from cordwood.volume.tags import set_tag
+
+Filling = Callable[[Manifest], Awaitable[None]]
 
 
 async def create_volume(
@@ -51,7 +55,9 @@ async def create_volume(
     return manifest
 
 
-async def create_branch(remote: Remote, log: str, at: Snapshot, name: str) -> Manifest:
+async def create_branch(
+    remote: Remote, log: str, at: Snapshot, name: str, *, before_tag: Filling | None = None
+) -> Manifest:
     """A log that begins as a version of `log`, under a name. Seven requests, whatever its size.
 
     Args:
@@ -59,6 +65,7 @@ async def create_branch(remote: Remote, log: str, at: Snapshot, name: str) -> Ma
         log: the parent.
         at: the version, of the parent or of one of its ancestors.
         name: the branch's.
+        before_tag: is awaited with its manifest before anybody can find it: its first commit.
 
     Raises:
         AlreadyExistsError: the name is taken.
@@ -67,17 +74,15 @@ async def create_branch(remote: Remote, log: str, at: Snapshot, name: str) -> Ma
     paths.check_name(name)
     owner = _owner(at, log)
     parent = (await remote.load(owner)).manifest
-    if not at.lsn:
-        return await create_volume(remote, name, page_size=parent.page_size, grace_s=parent.grace_s)
     manifest = Manifest(
         log=remote.new_id(),
         page_size=parent.page_size,
         grace_s=parent.grace_s,
         created_us=remote.clock.now_us(),
         nonce=remote.entropy.token(),
-        parent=Parent(owner, at.lsn, at.hash.hex()),
+        parent=Parent(owner, at.lsn, at.hash.hex()) if at.lsn else None,
     )
-    await _begin(remote, manifest, name)
+    await _begin(remote, manifest, name, before_tag)
     return manifest
 
 
@@ -89,12 +94,16 @@ def _owner(at: Snapshot, log: str) -> str:
     return at.path.checkpoint[0] if at.path.checkpoint else log
 
 
-async def _begin(remote: Remote, manifest: Manifest, name: str) -> None:
+async def _begin(
+    remote: Remote, manifest: Manifest, name: str, before_tag: Filling | None = None
+) -> None:
     """The steps in the module's header; what fails is withdrawn."""
     await remote.create(manifest)
     try:
         if manifest.parent is not None:
             await _check_parent(remote, manifest.parent)
+        if before_tag is not None:
+            await before_tag(manifest)
         await set_tag(remote, name, manifest.log)
     except (AlreadyExistsError, CollectedError, NotFoundError):
         # Of any other failure it is not known whether the tag is there, or will be.

@@ -40,7 +40,7 @@ from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 from cordwood.volume.folders import make_folders
 from cordwood.volume.pack import HEAD as PACK_HEAD
-from cordwood.volume.pack import PackIndex
+from cordwood.volume.pack import Built, PackIndex, assembled, digest
 from cordwood.volume.remote import Remote, gather_some
 
 MAGIC = b"CWCACHED"
@@ -165,6 +165,19 @@ class PackCache:
     def add(self, pack: PackIndex, data: Buffer) -> None:
         """Write down a pack that is in the store, from its own bytes: a push need not read it."""
         self._write(pack, 0, pack.num_frames, memoryview(data)[PACK_HEAD.size :])
+
+    def whole(self, pack: PackIndex) -> Built | None:
+        """A pack as it was uploaded, if all of it is on the disk and undamaged."""
+        file = self._file(pack, create=False)
+        if file is None:
+            return None
+        stored: list[Buffer] = []
+        for frame in range(pack.num_frames):
+            found = file.read(frame)
+            if found is None or digest(found) != pack.digest_of(frame):
+                return None
+            stored.append(found)
+        return assembled(pack, stored)
 
     def present(self, pack: PackIndex, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of these frames are on the disk."""

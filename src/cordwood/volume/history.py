@@ -136,6 +136,17 @@ class History:
         except (FormatError, FileNotFoundError):
             return None
 
+    def newest_known(self, log: str) -> int:
+        """The newest LSN of a log that is known here, whether its commit is or not."""
+        manifest = self._manifests.get(log)
+        base = manifest.first - 1 if manifest else 0
+        return max(base, *self._here("commit", log), 0)
+
+    def drop_tag(self, name: str) -> None:
+        """Forget what a name meant."""
+        with suppress(FileNotFoundError):
+            self.disk.unlink(os.path.join(self.directory, paths.tag(name)))
+
     # Keeping.
 
     def keep(self, fetched: Fetched) -> None:

@@ -195,14 +195,18 @@ class Local:
         *,
         own: bool = False,
         local_page_count: int | None = None,
+        only_at: int | None = None,
     ) -> None:
         """Let another published version lie below, which holds the entries up to `watermark`.
 
         `page_count` is that version's. The volume itself has as many when nothing is left over it;
         else as many as before, or `local_page_count`. `own` says that it is what was here before,
-        pushed: no page changes by it. Durable when it returns; waits for who writes.
+        pushed: no page changes by it. `only_at` is the entry that must still be the last: what was
+        committed since was not made upon that version. Durable when it returns; waits for who
+        writes.
 
         Raises:
+            ContendedError: somebody committed since `only_at`; nothing has changed.
             InvalidInputError: the watermark goes back, or is behind the last entry.
             StateError: a sync failed, so nobody may write; the handle is closed.
             StoreError: the disk failed or is full: nothing has changed.
@@ -210,6 +214,8 @@ class Local:
         self.check()
         with self.locks.waited(WRITE):
             state = writing.writable(self)
+            if only_at is not None and state.entry != only_at:
+                raise ContendedError(f"{self.folder}: somebody committed meanwhile")
             self._move(state, lsn, commit_hash, watermark, page_count, own, local_page_count)
 
     def discard(self, lsn: int, commit_hash: bytes, page_count: int) -> None:

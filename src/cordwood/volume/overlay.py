@@ -15,6 +15,7 @@ and nothing is copied, moved or taken out of a table. The rule for a page p:
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -189,7 +190,8 @@ class View:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        with suppress(OSError):  # the process ends, and files were closed before
+            self.close()
 
     @property
     def is_open(self) -> bool:

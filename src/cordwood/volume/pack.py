@@ -24,7 +24,7 @@ what is stored: the commit that names a pack repeats the table, so its hash vouc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -138,13 +138,17 @@ class PackIndex:
         each = frame_pages(self.page_size)
         return min(each, len(self.own) - frame * each) * self.page_size
 
+    def digest_of(self, frame: int) -> bytes:
+        """What the stored bytes of a frame must hash to."""
+        return self.frames.digests[DIGEST_BYTES * frame : DIGEST_BYTES * (frame + 1)]
+
     def open_frame(self, frame: int, stored: Buffer) -> bytes:
         """The pages of a frame, one after the other.
 
         Raises:
             CorruptionError: these are not the bytes that the digest is of.
         """
-        expected = self.frames.digests[DIGEST_BYTES * frame : DIGEST_BYTES * (frame + 1)]
+        expected = self.digest_of(frame)
         if digest(stored) != expected:
             raise CorruptionError(
                 f"pack {self.id}, frame {frame}: the bytes do not match their digest",
@@ -249,17 +253,20 @@ class PackBuilder:
         each = frame_pages(self._page_size)
         last = numbers[np.minimum(np.arange(1, len(lengths) + 1) * each, len(numbers)) - 1]
         frames = Frames(lengths, last, b"".join(map(digest, self._stored)))
-        index = PackIndex(pack_id, log, self._page_size, own, own, frames)
-        head = HEAD.pack(MAGIC, VERSION, self._page_size, len(numbers), len(lengths))
-        pages = encode_pages(own)
-        footer = frames.encode() + pages + _LENGTH.pack(len(pages))
-        footer += blake2b(head + footer, digest_size=_HASH_BYTES).digest()
-        data = b"".join([head, *self._stored, footer, _LENGTH.pack(len(footer))])
-        return Built(index, data)
+        return assembled(PackIndex(pack_id, log, self._page_size, own, own, frames), self._stored)
 
     def _store(self, plain: bytes) -> None:
         squeezed = self._compressor.compress(plain)
         self._stored.append(squeezed if len(squeezed) < len(plain) else plain)
+
+
+def assembled(index: PackIndex, stored: Sequence[Buffer]) -> Built:
+    """The object of a pack, from its table and its frames as they are stored."""
+    head = HEAD.pack(MAGIC, VERSION, index.page_size, len(index.own), index.num_frames)
+    pages = encode_pages(index.own)
+    footer = index.frames.encode() + pages + _LENGTH.pack(len(pages))
+    footer += blake2b(head + footer, digest_size=_HASH_BYTES).digest()
+    return Built(index, b"".join([head, *stored, footer, _LENGTH.pack(len(footer))]))
 
 
 def build_packs(

@@ -1,0 +1,288 @@
+"""A volume that is open on this machine: what is local, over a published version.
+
+::
+
+    desk ─┬─ local.py     commits that are not published, and which version lies below
+          ├─ history.py   the local copy of what versions are made of
+          ├─ cache.py     the local copy of their pages
+          └─ remote.py    the store
+
+A `Sight` is what a reader sees: the overlay first, else the published page. Reading is plain and
+blocking where the page is at hand (`peek`); only what must be fetched waits for the store (`read`).
+
+The directory may be used without the store: it remembers what its names mean. A directory that has
+never seen the volume asks the store once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import cast
+
+import msgspec
+
+from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import Code, StoreError
+from cordwood.journal import document
+from cordwood.journal.failures import told
+from cordwood.store.api import Buffer, ObjectStore
+from cordwood.store.disk import Disk
+from cordwood.volume.base import load
+from cordwood.volume.cache import PackCache
+from cordwood.volume.folders import make_folders
+from cordwood.volume.format import NO_HASH, Commit, Manifest
+from cordwood.volume.history import History
+from cordwood.volume.local import Local
+from cordwood.volume.locks import REMOTE
+from cordwood.volume.overlay import View
+from cordwood.volume.reader import PageReader
+from cordwood.volume.remote import Remote
+from cordwood.volume.snapshot import Absent
+from cordwood.volume.tags import look_up
+
+CLIENT = "client"
+LOCK_WAIT_S = 60.0
+"""Nobody pushes or pulls for so long, unless a push is large: then the next one says so."""
+_PAUSE_S = 0.005
+
+
+class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who this directory is, to those who read its commits."""
+
+    id: str
+    format: int = 1
+
+
+class Sight:
+    """One version as a reader sees it; local commits over a published version, or that alone."""
+
+    __slots__ = ("_view", "num_pages", "published")
+
+    def __init__(self, view: View | None, published: PageReader) -> None:
+        """Made by `Desk.sight`, or of a published version alone."""
+        self._view = view
+        self.published = published
+        self.num_pages = published.snapshot.page_count if view is None else view.page_count
+
+    @property
+    def lsn(self) -> int:
+        """The published version that it is, or that it builds upon."""
+        return self.published.snapshot.lsn
+
+    @property
+    def view(self) -> View | None:
+        """The local part; None for a published version."""
+        return self._view
+
+    def peek(self, page: int) -> Buffer | None:
+        """A page that is at hand; None if the store must be asked. Never waits."""
+        if self._view is not None:
+            found = self._view.read(page)
+            if found is not None:
+                return found
+        return self.published.peek(page)
+
+    async def read(self, page: int) -> Buffer:
+        """A page, from the store if need be.
+
+        Raises:
+            CorruptionError: it is damaged, here or in the store.
+            InvalidInputError: pages are numbered from 1.
+            StoreError: the store cannot be reached, and the page is not here.
+        """
+        found = self.peek(page)
+        return await self.published.read(page) if found is None else found
+
+    def close(self) -> None:
+        """Let go what it held; twice is no error."""
+        if self._view is not None:
+            self._view.close()
+
+
+class Desk:
+    """One log of a volume, open in one process."""
+
+    def __init__(self, name: str, manifest: Manifest, local: Local, history: History) -> None:
+        """Made by `open_desk`."""
+        self.name = name
+        self.log = manifest.log
+        self.page_size = manifest.page_size
+        self.local = local
+        self.history = history
+        self.remote = history.remote
+        self.cache = PackCache(self.remote, history.directory, history.disk)
+        self.client = _client(history)
+        self._published: PageReader | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where the files of the log are."""
+        return self.history.folder(self.log)
+
+    def sight(self) -> Sight:
+        """What is there now, local commits and all.
+
+        Raises:
+            Absent: what the published version is made of is not here; `fetch_sight` brings it.
+        """
+        view = self.local.snapshot()
+        try:
+            return Sight(view, self._below(view.lsn))
+        except BaseException:
+            view.close()
+            raise
+
+    async def fetch_sight(self) -> Sight:
+        """As `sight`; what is missing of the local copy is fetched."""
+        while True:
+            try:
+                return self.sight()
+            except Absent as absent:
+                await self.history.fetch_absent(absent)
+
+    async def published(self, lsn: int | None = None) -> PageReader:
+        """A published version, the newest that the store has by default; fetched as needed."""
+        snapshot = await self.history.fetch(self.log, lsn)
+        return PageReader(snapshot, self.history, self.cache, self.page_size)
+
+    async def at_hand(self, lsn: int) -> PageReader:
+        """A published version, from here if that can be: it is not looked for anything newer."""
+        try:
+            snapshot = self.history.snapshot(self.log, lsn)
+        except Absent:
+            return await self.published(lsn)
+        return PageReader(snapshot, self.history, self.cache, self.page_size)
+
+    async def commit(self, log: str, lsn: int) -> Commit:
+        """A published commit, fetched if it is not here.
+
+        Raises:
+            CollectedError: it is gone.
+        """
+        while True:
+            try:
+                return self.history.commit(log, lsn)
+            except Absent as absent:
+                await self.history.fetch_absent(absent)
+
+    @asynccontextmanager
+    async def remote_work(self) -> AsyncIterator[None]:
+        """One of all processes at a time pushes or pulls.
+
+        Raises:
+            StoreError: somebody has been at it for too long.
+        """
+        locks = self.local.locks
+        self.local.check()
+        waited_s = 0.0
+        while not locks.try_alone(REMOTE):
+            if waited_s >= LOCK_WAIT_S:
+                raise StoreError(
+                    f"{self.folder}: another push or pull has been under way for {waited_s:.0f} s",
+                    code=Code.STORE_UNREACHABLE,
+                    transient=True,
+                    operation="lock",
+                    key=f"{self.folder}/locks/{REMOTE}",
+                    hint="wait for it to end, or end that process",
+                )
+            await asyncio.sleep(_PAUSE_S)
+            waited_s += _PAUSE_S
+        try:
+            yield
+        finally:
+            locks.let_go(REMOTE)
+
+    def close(self) -> None:
+        """Close the files; twice is no error."""
+        self.local.close()
+        self.cache.close()
+
+    def _below(self, lsn: int) -> PageReader:
+        """The published version that lies below; the last one asked for is kept."""
+        kept = self._published
+        if kept is None or kept.snapshot.lsn != lsn:
+            snapshot = self.history.snapshot(self.log, lsn)
+            kept = PageReader(snapshot, self.history, self.cache, self.page_size)
+            self._published = kept
+        return kept
+
+
+async def open_desk(
+    store: ObjectStore,
+    name: str,
+    directory: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    disk: Disk | None = None,
+    switch_pages: int = 1000,
+) -> Desk:
+    """Open a volume. Without a request if the directory knows it; else a few.
+
+    Raises:
+        NotFoundError: there is no such volume.
+        StoreError: the directory does not know it, and the store cannot be reached.
+        CorruptionError: a file of the directory is damaged; nothing was changed.
+    """
+    remote = Remote(store, clock, entropy)
+    history = History(remote, directory, disk)
+    tag = history.tag(name)
+    if tag is None:
+        tag = await look_up(history, name)
+    try:
+        manifest = history.manifest(tag.log)
+    except Absent:
+        manifest = await history.refresh(tag.log)
+    local = Local.open(
+        history.folder(tag.log),
+        manifest.page_size,
+        disk=history.disk,
+        clock=clock,
+        entropy=entropy,
+        switch_pages=switch_pages,
+    )
+    desk = Desk(name, manifest, local, history)
+    try:
+        await _begin(desk)
+    except BaseException:
+        desk.close()
+        raise
+    return desk
+
+
+async def _begin(desk: Desk) -> None:
+    """Give a directory that has never seen the log its newest version, by the manifest at least.
+
+    A branch that nobody pushed to is at its parent's version.
+    """
+    with desk.local.snapshot() as view:
+        if view.lsn or view.entry:
+            return
+    async with desk.remote_work():
+        with desk.local.snapshot() as view:
+            if view.lsn or view.entry:
+                return
+        newest = await desk.history.fetch(desk.log)
+        if newest.lsn:
+            commit_hash = newest.hash or NO_HASH
+            desk.local.publish(newest.lsn, commit_hash, 0, newest.page_count)
+
+
+def _client(history: History) -> str:
+    """The directory's id, made when it is first needed; of two who make one, one counts."""
+    disk, path = history.disk, os.path.join(history.directory, CLIENT)
+    with told("open", path):
+        found = load(disk, path, CLIENT, Client)
+        if found is not None:
+            return found.id
+        make_folders(disk, history.directory)
+        draft = f"{path}.{history.remote.entropy.token()}.tmp"
+        disk.write(draft, document.encoded(CLIENT, Client(history.remote.new_id())), 0)
+        with suppress(FileExistsError):
+            disk.link(draft, path)
+        disk.unlink(draft)
+        disk.fsync_dir(history.directory)
+        return cast(Client, load(disk, path, CLIENT, Client)).id
