@@ -183,6 +183,7 @@ TWINS = (
     "Reader",
     "Table",
     "Topics",
+    "Volume",
     "Writer",
 )
 TWIN_FUNCTIONS = (
@@ -250,7 +251,7 @@ def test_a_method_and_its_twin_take_the_same(name, method):
     assert parameters(getattr(cordwood, name), method) == parameters(getattr(sync, name), method)
 
 
-@pytest.mark.parametrize("name", ["Delta", "Fleet", "Log", "Pipeline", "Table"])
+@pytest.mark.parametrize("name", ["Delta", "Fleet", "Log", "Pipeline", "Table", "Volume"])
 def test_a_class_and_its_twin_are_made_alike(name):
     """The constructors of what users make themselves are part of the API."""
     of_async, of_sync = getattr(cordwood, name), getattr(sync, name)

@@ -86,13 +86,17 @@ class Volume:
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         """A transaction: leaving the block commits it locally, an error in it rolls it back."""
-        draft = self._run(self._volume.draft())
+        draft = self.draft()
         try:
             yield Transaction(draft, self._portal)
             if draft.is_open:
                 draft.commit()
         finally:
             draft.rollback()
+
+    def draft(self) -> Draft:
+        """The right to write, when the one before is done: what `begin` holds."""
+        return self._run(self._volume.draft())
 
     def push(self, message: str = "", progress: Pushing | None = None) -> int | None:
         """Publish what is locally committed as one version; its LSN, None if there is nothing."""
@@ -144,9 +148,9 @@ class Volume:
             made.store, name, directory=made.directory, clock=made.clock, entropy=made.entropy
         )
 
-    def tag(self, name: str, *, force: bool = False) -> None:
+    def tag(self, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Give the volume another name in the store."""
-        self._run(self._volume.tag(name, force=force))
+        self._run(self._volume.tag(name, force=force, instead_of=instead_of))
 
     def tags(self) -> dict[str, str]:
         """All names in the store, and the log that each means."""

@@ -7,9 +7,10 @@ that count; only what is live of the others is written into new packs. It is put
 
 Why collection cannot take a pack from under it: each pack that it names again is named by a commit
 or checkpoint at or above what was collected, as long as the manifest lets us add ours; new packs
-are young until ours names them. That took too long if half the grace has passed: then the packs are
-looked for once more before anybody is told of the checkpoint. So they are if somebody else's was
-there first. A checkpoint whose packs are gone is deleted: nobody was told of it.
+are young until ours names them, or kept by a note if there are many (volume/notes.py). That took
+too long if half the grace has passed: then the packs are looked for once more before anybody is
+told of the checkpoint. So they are if somebody else's was there first. A checkpoint whose packs are
+gone is deleted: nobody was told of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cordwood.store.api import Buffer
 from cordwood.volume import paths
 from cordwood.volume.format import Commit, Manifest, seal
 from cordwood.volume.history import History
+from cordwood.volume.notes import NOTE_PAGES, Watch, drop_note, put_note
 from cordwood.volume.pack import Built, PackBuilder, PackIndex
 from cordwood.volume.pagesets import PageArray, pages_of
 from cordwood.volume.reader import PageReader
@@ -62,9 +64,10 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
         raise InvalidInputError(
             f"LSN {snapshot.lsn} is not of log {log}", hint="make it in the log that it is of"
         )
-    started_s = remote.clock.monotonic_s()
+    watch = Watch(remote.clock)
     version = await reader.resolve()
     kept, moved = _divide(version)
+    note = await put_note(remote, log) if len(moved) > NOTE_PAGES else ""
     written: list[PackIndex] = []
     num_bytes = 0
     async for built in _written(reader, version, moved, log):
@@ -84,8 +87,9 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
     )
     found = await remote.put_checkpoint(sealed)
     is_ours = found.hash == sealed.commit.hash
-    if not is_ours or remote.clock.monotonic_s() - started_s > manifest.grace_s / 2:
+    if not is_ours or watch.elapsed_s > manifest.grace_s / 2:
         await _check_packs(history, found)
+    await drop_note(remote, log, note)
     changed = await remote.swap(log, lambda now: with_checkpoint(now, snapshot.lsn))
     if snapshot.lsn < changed.collected:
         raise CollectedError(

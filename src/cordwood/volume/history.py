@@ -69,6 +69,8 @@ class History:
         self.directory = directory
         self.disk = disk or Disk()
         self._manifests: dict[str, Manifest] = {}
+        self.changes = 0
+        """Grows when a manifest is another one: paths may be shorter then."""
         self._commits: OrderedDict[tuple[str, int], Commit] = OrderedDict()
         self._checkpoints: OrderedDict[tuple[str, int], Commit] = OrderedDict()
         self._filters: OrderedDict[tuple[str, int], Filter | None] = OrderedDict()
@@ -167,7 +169,9 @@ class History:
     def keep_manifest(self, manifest: Manifest) -> None:
         """Write down a manifest that is in the store."""
         self._keep(os.path.join(self.folder(manifest.log), "manifest"), encode_document(manifest))
-        self._manifests[manifest.log] = manifest
+        if self._manifests.get(manifest.log) != manifest:
+            self._manifests[manifest.log] = manifest
+            self.changes += 1
 
     def keep_tag(self, name: str, tag: Tag) -> None:
         """Write down what a name means, for when the store cannot be asked."""

@@ -211,12 +211,43 @@ class Local:
             StateError: a sync failed, so nobody may write; the handle is closed.
             StoreError: the disk failed or is full: nothing has changed.
         """
+        pausing = self.locks.pausing(WRITE)
+        while not self.try_publish(
+            lsn,
+            commit_hash,
+            watermark,
+            page_count,
+            own=own,
+            local_page_count=local_page_count,
+            only_at=only_at,
+        ):
+            next(pausing)
+
+    def try_publish(
+        self,
+        lsn: int,
+        commit_hash: bytes,
+        watermark: int | None,
+        page_count: int,
+        *,
+        own: bool = False,
+        local_page_count: int | None = None,
+        only_at: int | None = None,
+    ) -> bool:
+        """As `publish`, for who cannot wait here; False if somebody writes.
+
+        A watermark of None is the last entry: local commits are gone.
+        """
         self.check()
-        with self.locks.waited(WRITE):
+        with self.locks.alone(WRITE) as is_free:
+            if not is_free:
+                return False
             state = writing.writable(self)
             if only_at is not None and state.entry != only_at:
                 raise ContendedError(f"{self.folder}: somebody committed meanwhile")
+            watermark = state.entry if watermark is None else watermark
             self._move(state, lsn, commit_hash, watermark, page_count, own, local_page_count)
+            return True
 
     def discard(self, lsn: int, commit_hash: bytes, page_count: int) -> None:
         """Take a published version instead of what is here: local commits are gone.
@@ -225,10 +256,9 @@ class Local:
             StateError: a sync failed, so nobody may write; the handle is closed.
             StoreError: the disk failed or is full: nothing has changed.
         """
-        self.check()
-        with self.locks.waited(WRITE):
-            state = writing.writable(self)
-            self._move(state, lsn, commit_hash, state.entry, page_count, False, None)
+        pausing = self.locks.pausing(WRITE)
+        while not self.try_publish(lsn, commit_hash, None, page_count):
+            next(pausing)
 
     def drain(self) -> bool:
         """Bring the idle WAL file into the base; False if a reader, or who drains, is in the way.

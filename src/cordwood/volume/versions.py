@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.base.errors import CorruptionError, NotFoundError
 from cordwood.volume.desk import Desk
 from cordwood.volume.format import Commit
 from cordwood.volume.moments import Moment, lsn_or_time, newest_at
 from cordwood.volume.pagesets import PageArray
-from cordwood.volume.reader import PageReader
+from cordwood.volume.reader import BATCH_BYTES, PageReader
 from cordwood.volume.snapshot import DEPTH_MAX, Absent, changed_pages
 
 
@@ -88,17 +89,29 @@ async def resolve_moment(desk: Desk, at: Moment, newest: int) -> int:
     return await newest_at(time_us, oldest, newest, commit_at)
 
 
-async def diff(desk: Desk, before: PageReader, after: PageReader) -> PageArray:
+async def diff(before: PageReader, after: PageReader) -> PageArray:
     """The pages that differ between two versions, in order: bytes are compared, not histories."""
     old, new = await before.resolve(), await after.resolve()
     candidates = changed_pages(old, new)
-    differing = [
-        page for page in candidates.tolist() if await before.read(page) != await after.read(page)
-    ]
-    low, high = sorted((old.page_count, new.page_count))
-    shown = np.array(differing, np.uint32)
     # Pages that only one of them has differ even if they are zeros.
-    return np.union1d(shown, np.arange(low + 1, high + 1, dtype=np.uint32))
+    low, high = sorted((old.page_count, new.page_count))
+    differing = [np.arange(low + 1, high + 1, dtype=np.uint32)]
+    step = max(1, BATCH_BYTES // before.page_size)
+    for start in range(0, len(candidates), step):
+        some = candidates[start : start + step]
+        differing.append(
+            some[differs(await before.read_many(some), await after.read_many(some), len(some))]
+        )
+    return np.unique(np.concatenate(differing))
+
+
+def differs(left: bytes, right: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many pages are not the same."""
+    shape = (count, -1)
+    one = np.frombuffer(left, np.uint8).reshape(shape)
+    two = np.frombuffer(right, np.uint8).reshape(shape)
+    found: npt.NDArray[np.bool_] = (one != two).any(axis=1)
+    return found
 
 
 async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
@@ -112,7 +125,8 @@ async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
             await desk.history.fetch_absent(absent)
             continue
         lines.append((log, manifest.first, manifest.collected))
-        if manifest.parent is None or manifest.collected >= manifest.first:
+        if manifest.parent is None or manifest.collected:
+            # A branch that was collected needs nothing of its parent, which may be gone.
             return lines
         log, lsn = manifest.parent.log, min(lsn, manifest.parent.lsn)
     raise CorruptionError(f"log {desk.log}: its parents never end", where=desk.log)
