@@ -59,7 +59,7 @@ class Version:
 async def versions(desk: Desk, newest: int) -> AsyncIterator[Version]:
     """The history from an LSN down, to the oldest version that is kept."""
     lsn = newest
-    for log, first, oldest in await _lines(desk, newest):
+    for log, first, oldest in await lines_of(desk):
         while lsn >= max(first, oldest, 1):
             commit = await desk.commit(log, lsn)
             yield Version.of(commit, is_branch_point=lsn == first and first > 1)
@@ -77,7 +77,7 @@ async def resolve_moment(desk: Desk, at: Moment, newest: int) -> int:
     if lsn is not None:
         return lsn
     assert time_us is not None
-    lines = await _lines(desk, newest)
+    lines = await lines_of(desk)
     if not newest:
         raise NotFoundError(f"volume {desk.name!r} has no version yet", hint="push one")
     oldest = max(1, *lines[-1][1:])
@@ -101,10 +101,10 @@ async def diff(desk: Desk, before: PageReader, after: PageReader) -> PageArray:
     return np.union1d(shown, np.arange(low + 1, high + 1, dtype=np.uint32))
 
 
-async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
+async def lines_of(desk: Desk) -> list[tuple[str, int, int]]:
     """Each log of the history: its id, its first LSN, the oldest that is kept. Newest log first."""
     lines: list[tuple[str, int, int]] = []
-    log, lsn = desk.log, newest
+    log = desk.log
     while len(lines) <= DEPTH_MAX:
         try:
             manifest = desk.history.manifest(log)
@@ -114,5 +114,5 @@ async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
         lines.append((log, manifest.first, manifest.collected))
         if manifest.parent is None or manifest.collected >= manifest.first:
             return lines
-        log, lsn = manifest.parent.log, min(lsn, manifest.parent.lsn)
+        log = manifest.parent.log
     raise CorruptionError(f"log {desk.log}: its parents never end", where=desk.log)
