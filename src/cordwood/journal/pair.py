@@ -225,10 +225,12 @@ class _Reading:
         _check_drained(newest, known, self._paths, drained)
         if len(known) == 2 and drained < newest.sequence:
             return self._follow(known[0], newest)
-        tail = self._settled(newest, *self._read(newest, self._visit))
         other = ~newest.sequence & 1
         beside = self._files[other]
-        if len(known) == 1 and beside is not None:
+        if beside is None:
+            raise damage(self._paths[other], 0, "it is missing")
+        tail = self._settled(newest, *self._read(newest, self._visit))
+        if len(known) == 1:
             _check_unused(beside, self._paths[other], tail)
         return Recovered(newest, tail, None, None)
 
