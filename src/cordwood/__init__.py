@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from cordwood.pipeline.run import Pipeline
     from cordwood.pipeline.scrub import scrub_log, scrub_logs
     from cordwood.pipeline.table import Table
+    from cordwood.pipeline.volumes import tend_volumes
     from cordwood.store.url import Store
     from cordwood.topics.batch import TopicRecord
     from cordwood.topics.topics import Topics
@@ -113,6 +114,7 @@ _HOMES = {
     "scrub_logs": "pipeline.scrub",
     "select": "fleet.select",
     "survey": "fleet.survey",
+    "tend_volumes": "pipeline.volumes",
 }
 """Where the other names are: loaded when one is first used, so that a command waits for no more
 than it needs, and what needs an extra asks for it then."""
@@ -195,4 +197,5 @@ __all__ = [
     "scrub_logs",
     "select",
     "survey",
+    "tend_volumes",
 ]

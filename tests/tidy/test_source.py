@@ -194,6 +194,7 @@ TWIN_FUNCTIONS = (
     "scrub_log",
     "scrub_logs",
     "survey",
+    "tend_volumes",
 )
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
@@ -202,9 +203,10 @@ ONLY_ASYNC = {name: set() for name in TWINS} | {
     "Delta": {"begin", "commit", "look", "sync"},
     "Log": {"objects"},
     "Table": {"begin", "commit", "look", "sync"},
+    "Volume": {"draft"},
 }
 """What makes sense on an event loop alone: the objects of a log, for tools that walk the tree; how
-a compaction changes a table."""
+a compaction changes a table; the right to write to a volume, for who commits later."""
 
 CONTEXT = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 

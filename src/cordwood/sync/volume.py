@@ -10,6 +10,9 @@ from typing import Any, Self, TypeVar
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.pipeline import volumes as async_tending
+from cordwood.pipeline.engine import Engine, Progress
+from cordwood.pipeline.volumes import Action, Tended
 from cordwood.store.api import Buffer
 from cordwood.store.url import Store
 from cordwood.volume import volume as async_volume
@@ -270,3 +273,28 @@ class Transaction:
     def rollback(self) -> None:
         """Forget everything; the block may go on, and commits nothing."""
         self._draft.rollback()
+
+
+def tend_volumes(
+    store: Store | str,
+    action: Action,
+    volumes: Sequence[str] = (),
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    keep_s: float = KEEP_S,
+    grace_s: float | None = None,
+    engine: str | Engine = "local",
+    progress: Progress | None = None,
+) -> list[Tended]:
+    """Make checkpoints of volumes, bring their pages here, or collect all of a store."""
+    work = async_tending.tend_volumes(
+        store,
+        action,
+        volumes,
+        directory=directory,
+        keep_s=keep_s,
+        grace_s=grace_s,
+        engine=engine,
+        progress=progress,
+    )
+    return portal.current().run(work)

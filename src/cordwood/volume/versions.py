@@ -60,7 +60,7 @@ class Version:
 async def versions(desk: Desk, newest: int) -> AsyncIterator[Version]:
     """The history from an LSN down, to the oldest version that is kept."""
     lsn = newest
-    for log, first, oldest in await _lines(desk, newest):
+    for log, first, oldest in await lines_of(desk):
         while lsn >= max(first, oldest, 1):
             commit = await desk.commit(log, lsn)
             yield Version.of(commit, is_branch_point=lsn == first and first > 1)
@@ -78,7 +78,7 @@ async def resolve_moment(desk: Desk, at: Moment, newest: int) -> int:
     if lsn is not None:
         return lsn
     assert time_us is not None
-    lines = await _lines(desk, newest)
+    lines = await lines_of(desk)
     if not newest:
         raise NotFoundError(f"volume {desk.name!r} has no version yet", hint="push one")
     oldest = max(1, *lines[-1][1:])
@@ -114,10 +114,10 @@ def differs(left: bytes, right: bytes, count: int) -> npt.NDArray[np.bool_]:
     return found
 
 
-async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
+async def lines_of(desk: Desk) -> list[tuple[str, int, int]]:
     """Each log of the history: its id, its first LSN, the oldest that is kept. Newest log first."""
     lines: list[tuple[str, int, int]] = []
-    log, lsn = desk.log, newest
+    log = desk.log
     while len(lines) <= DEPTH_MAX:
         try:
             manifest = desk.history.manifest(log)
@@ -128,5 +128,5 @@ async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
         if manifest.parent is None or manifest.collected:
             # A branch that was collected needs nothing of its parent, which may be gone.
             return lines
-        log, lsn = manifest.parent.log, min(lsn, manifest.parent.lsn)
+        log = manifest.parent.log
     raise CorruptionError(f"log {desk.log}: its parents never end", where=desk.log)

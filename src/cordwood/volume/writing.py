@@ -148,7 +148,7 @@ def append(
             withdraw(local, state)
             control.end_writing()
             raise
-    _sync(local, state)
+    _sync(local, state.sequence, "the commit")
     table.add(last, listed, change.places_of(state.end, len(numbers), local.page_bytes), sums)
     new = state._replace(
         entry=after.number - 1, end=after.end, checksum=after.checksum, page_count=page_count
@@ -190,6 +190,7 @@ def switch(local: Local, state: State) -> None:
         head = local.pair.begin(
             state.sequence + 1, state.checksum, state.entry + 1, 2 * local.switch_bytes
         )
+        _sync(local, head.sequence, "the next commits")
         local.tables[1 - active].clear(state.idle_entry - state.idle_first + 1)
         local.control.publish(
             state._replace(
@@ -206,14 +207,14 @@ def switch(local: Local, state: State) -> None:
         )
 
 
-def _sync(local: Local, state: State) -> None:
-    """Bring the frame to stable storage."""
+def _sync(local: Local, sequence: int, what: str) -> None:
+    """Bring a file to stable storage; if that fails, nobody writes any more."""
     try:
-        local.pair.sync(state.sequence)
+        local.pair.sync(sequence)
     except OSError as error:
         local.control.poison()
         raise UncertainError(
-            f"{error_of('sync', local.folder, error)}: the commit may or may not be durable",
+            f"{error_of('sync', local.folder, error)}: {what} may or may not be durable",
             hint="see to the disk, close the volume everywhere, open it again, and look",
         ) from error
 
