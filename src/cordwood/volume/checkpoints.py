@@ -56,13 +56,17 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
         CollectedError: the version was collected meanwhile.
         StateError: packs of it were collected because it took too long; try again.
     """
-    snapshot, remote = reader.snapshot, history.remote
-    manifest = await history.refresh(log)
+    remote = history.remote
+    started_s = remote.clock.monotonic_s()
+    # By a path of now: an older one may lead to packs that a checkpoint made since does not need,
+    # and that are swept already.
+    snapshot = await history.fetch(log, reader.snapshot.lsn)
+    reader = PageReader(snapshot, history, reader.cache, reader.page_size)
+    manifest = history.manifest(log)
     if snapshot.newest is None or snapshot.lsn < manifest.first - 1:
         raise InvalidInputError(
             f"LSN {snapshot.lsn} is not of log {log}", hint="make it in the log that it is of"
         )
-    started_s = remote.clock.monotonic_s()
     version = await reader.resolve()
     kept, moved = _divide(version)
     written: list[PackIndex] = []
