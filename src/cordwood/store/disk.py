@@ -176,7 +176,10 @@ class Disk:
         return _File(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
 
     def share(self, path: str, size_bytes: int) -> Shared:
-        """A file as memory that processes share; it is made, or made longer, up to this size."""
+        """A file as memory that processes share; it is made, or made longer, up to this size.
+
+        Only one may make it longer at a time: who shares it at size 0 takes it as it is.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o666)
         try:

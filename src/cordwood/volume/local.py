@@ -21,6 +21,8 @@ it from being used again. If a reader keeps a file from that, the writer goes on
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +65,8 @@ class Local:
         self.clock = clock
         self.locks = locks
         self.switch_bytes = SWITCH_PAGES * page_bytes
+        self.busy = threading.RLock()
+        """Held by who changes anything, so that nobody closes the handle meanwhile."""
         self._disk = disk
         wal = f"{folder}/{WAL}"
         self.control = Control(disk, f"{folder}/{CONTROL}")
@@ -208,7 +212,8 @@ class Local:
             StoreError: the disk failed or is full: nothing has changed.
         """
         self.check()
-        with self.locks.waited(WRITE):
+        with self.locks.waited(WRITE), self.busy:
+            self.check()
             state = writing.writable(self)
             self._move(state, lsn, commit_hash, watermark, page_count, own, local_page_count)
 
@@ -220,7 +225,8 @@ class Local:
             StoreError: the disk failed or is full: nothing has changed.
         """
         self.check()
-        with self.locks.waited(WRITE):
+        with self.locks.waited(WRITE), self.busy:
+            self.check()
             state = writing.writable(self)
             self._move(state, lsn, commit_hash, state.entry, page_count, False, None)
 
@@ -231,8 +237,7 @@ class Local:
             CorruptionError: a page of it is damaged.
             StoreError: the disk failed or is full; nothing is lost.
         """
-        self.check()
-        with told("drain", self.folder), self.locks.alone(CHECKPOINT) as is_free:
+        with self.busy, told("drain", self.folder), self._alone(CHECKPOINT) as is_free:
             if not is_free:
                 return False
             state = self.control.read()
@@ -256,16 +261,15 @@ class Local:
         Raises:
             StoreError: the disk failed.
         """
-        self.check()
-        with told("reclaim", self.folder), self.locks.alone(CHECKPOINT, *READERS) as is_free:
+        with self.busy, told("reclaim", self.folder), self._alone(CHECKPOINT, *READERS) as is_free:
             if not is_free:
                 return 0
             drained = load(self._disk, f"{self.folder}/{WAL}/{DRAINED}", DRAINED, Drained)
             if drained is None or drained.entry > self.control.read().watermark:
                 return 0
-            freed = self.base.reclaim()
+            # First: who looks at a map that is cut off meanwhile, because this one died, is killed.
             self.control.base += 1
-            return freed
+            return self.base.reclaim()
 
     def wal_bytes(self) -> int:
         """How much of the WAL files is in use."""
@@ -275,7 +279,8 @@ class Local:
 
     def close(self) -> None:
         """Close the handle, and with it its snapshots; twice is no error."""
-        self.locks.close()
+        with nullcontext() if self.locks.is_forked else self.busy:
+            self.locks.close()
         self.control.close()
         self.pair.close()
         self.cuts.close()
@@ -288,6 +293,10 @@ class Local:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _alone(self, *names: str) -> AbstractContextManager[bool]:
+        self.check()
+        return self.locks.alone(*names)
 
     def _move(
         self,
@@ -307,20 +316,6 @@ class Local:
             )
         if local_page_count is None:
             local_page_count = page_count if watermark == state.entry else state.page_count
-        head = Head(
-            log=self.folder.rpartition("/")[2],
-            lsn=lsn,
-            hash=commit_hash.hex(),
-            watermark=watermark,
-            published_count=page_count,
-            entry=state.entry,
-            page_count=local_page_count,
-        )
-        with told("publish in", self.folder):
-            for table in self.tables:
-                table.cover_pages(local_page_count)
-            save(self._disk, f"{self.folder}/{HEAD}", HEAD, head)
-        rows = self.cuts.read(state.cuts_start, state.cuts_limit)
         new = state._replace(
             lsn=lsn,
             hash=commit_hash,
@@ -329,19 +324,38 @@ class Local:
             page_count=local_page_count,
             epoch=state.epoch + (not own),
         )
+        with told("publish in", self.folder):
+            for table in self.tables:
+                table.cover_pages(local_page_count)
+            self.control.begin_writing(state)
+            try:
+                self.save_head(writing.head_of(self, new))
+            except OSError:
+                writing.withdraw(self, state)
+                self.control.end_writing()
+                raise
+        rows = self.cuts.read(state.cuts_start, state.cuts_limit)
         if not len(needed(rows, watermark, state.entry)):
             new = new._replace(cuts_start=state.cuts_limit)
             if state.cuts_limit >= _ROUND_CUTS:
                 # Who still reads the place of old ones sees by the round that it has to look again.
                 new = new._replace(cuts_start=0, cuts_limit=0, cuts_round=state.cuts_round + 1)
         self.control.publish(new)
+        self.control.end_writing()
+
+    def save_head(self, head: Head) -> None:
+        """Replace the document, on stable storage."""
+        save(self._disk, f"{self.folder}/{HEAD}", HEAD, head)
+
+    def load_head(self) -> Head:
+        """The document."""
+        return load(self._disk, f"{self.folder}/{HEAD}", HEAD, Head) or Head()
 
     def _drain(self, state: State, cuts: Numbers) -> None:
         """Write what is in the idle file, and not published, to the base; then say so."""
         idle = ~state.sequence & 1
         table = self.tables[idle]
         last = state.idle_entry - state.idle_first + 1
-        table.cover(0, last)
         pages, numbers = table.newest(last)
         entries = numbers + np.uint64(state.idle_first - 1)
         # What is published is read from there, and nobody goes back behind the watermark.

@@ -335,6 +335,41 @@ def test_on_a_real_disk(tmp_path):
     second.close()
 
 
+def test_a_base_with_a_page_that_is_not_published_is_kept(disk):
+    """Reclaiming waits for the last one; then nothing is left, and nothing is missed."""
+    local = opened(disk)
+    for version in range(8):
+        commit(local, pages_of(version, 1, version + 2), 9)
+    while local.control.drained < local.control.read().sequence:
+        assert local.drain()
+    drained = local.control.read().idle_entry
+    local.publish(1, bytes(32), drained - 1, 9, own=True)
+    assert 0 == local.reclaim()
+    with local.snapshot() as view:
+        assert drained in view.overlay()[1].tolist() or view.read(1) is not None
+    local.publish(2, bytes(32), drained, 9, own=True)
+    assert local.reclaim() > 0
+    assert 0 == local.reclaim()
+
+
+def test_a_head_that_a_dead_process_had_begun_to_move(disk):
+    """Others commit upon the old one; it is put back before, or pages of both would be mixed."""
+    local, other = opened(disk), opened(disk)
+    commit(local, pages_of(1, 1, 2), 3)
+    save = local.save_head
+    local.save_head = lambda head: (save(head), (_ for _ in ()).throw(PowerCut))
+    with pytest.raises(PowerCut):
+        local.discard(5, bytes(32), 3)
+    local.locks.close()
+    commit(other, pages_of(2, 3), 3)
+    other.close()
+    with opened(disk) as local, local.snapshot() as view:
+        assert (0, [page_of(1, 1), page_of(2, 1), page_of(3, 2)]) == (
+            view.lsn,
+            [view.read(number) for number in (1, 2, 3)],
+        )
+
+
 def test_a_dead_writers_entries_are_taken_back(disk):
     """They are in the table, and nobody sees them; the next commit has their numbers."""
     local, other = opened(disk), opened(disk)
