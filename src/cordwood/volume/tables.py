@@ -186,6 +186,30 @@ class Table:
         self.entries[numbers[0] : last + 1] = added
         self.cells[pages] = numbers
 
+    def load(self, numbers: Pages, pages: Pages, places: Numbers, sums: Numbers) -> None:
+        """Fill in all entries of a file at once: who is alone, and found the table empty.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if not len(numbers):
+            return
+        last = int(numbers[-1])
+        self.cover(int(pages.max()), last)
+        self._cells_room.reserve(set(np.unique(pages >> 10).tolist()))
+        self._list_room.reserve(set(range(((last + 1) * _ENTRY.size - 1 >> 12) + 1)))
+        order = np.argsort(pages, kind="stable")
+        page, number = pages[order], numbers[order]
+        is_same = page[1:] == page[:-1]
+        previous = np.zeros(len(pages), np.uint32)
+        previous[order[1:][is_same]] = number[:-1][is_same]
+        added = np.empty(len(pages), ENTRY_TYPE)
+        added["page"], added["place"], added["sum"] = pages, places, sums
+        added["previous"] = previous
+        self.entries[numbers] = added
+        is_newest = np.append(~is_same, True)
+        self.cells[page[is_newest]] = number[is_newest]
+
     def undo(self, last: int) -> None:
         """Take back the entries behind `last`, which belong to a writer that died."""
         behind = self.entries[last + 1 :]

@@ -141,19 +141,20 @@ def append(
     table = local.tables[state.sequence & 1]
     last = after.number - state.first
     control = local.control
-    with told("commit to", local.folder):
+    try:
         for each in local.tables:
             each.cover_pages(page_count)
         table.reserve(numbers, last, page_count)
         if cut is not None:
             local.cuts.reserve(state.cuts_limit, 2 * state.cuts_limit - state.cuts_start + 1)
         control.begin_writing(state)
-        try:
-            local.pair.put(state.sequence, parts, state.end, after.end)
-        except OSError:
-            withdraw(local, state)
+        local.pair.put(state.sequence, parts, state.end, after.end)
+    except OSError as error:
+        if control.is_unfinished:
+            with told("take back a commit to", local.folder):
+                withdraw(local, state)
             control.end_writing()
-            raise
+        raise error_of("commit to", local.folder, error) from error
     _sync(local, state.sequence, "the commit")
     table.add(last, listed, change.places_of(state.end, len(numbers), local.page_bytes), sums)
     new = state._replace(
