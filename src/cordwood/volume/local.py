@@ -140,26 +140,38 @@ class Local:
         Raises:
             StateError: the handle is closed, or this is a forked child.
         """
-        self.check()
         control, locks = self.control, self.locks
         tries = 0
         pausing: Any = None
         while True:
+            self.check()
             state = control.read()
             has_idle = control.drained < state.sequence
             lock = need_of(state.sequence & 1, has_idle)
             if locks.try_share(lock):
-                again = control.read()
-                if again.sequence == state.sequence:
-                    cuts = self._cuts_of(again)
-                    if cuts is not None:
-                        base = self.base.map(control.base)
-                        return View(self, again, lock, has_idle=has_idle, base=base, cuts=cuts[1])
+                try:
+                    view = self._seen(state, lock, has_idle)
+                except BaseException:
+                    locks.let_go(lock)
+                    raise
+                if view is not None:
+                    return view
                 locks.let_go(lock)
             tries += 1
             if tries > _TRIES:
                 pausing = pausing or locks.pausing(lock)
                 next(pausing)
+
+    def _seen(self, state: State, lock: str, has_idle: bool) -> View | None:
+        """A snapshot, with the lock held; None if the state has moved on to another file."""
+        again = self.control.read()
+        if again.sequence != state.sequence:
+            return None
+        cuts = self._cuts_of(again)
+        if cuts is None:
+            return None
+        base = self.base.map(self.control.base)
+        return View(self, again, lock, has_idle=has_idle, base=base, cuts=cuts[1])
 
     def begin(self, view: View) -> Transaction:
         """Begin to write, on top of a snapshot that is the newest.
