@@ -111,6 +111,17 @@ def test_a_process_that_dies_leaves_the_rest_to_another(part):
             play.check(opened_after(disk, step))
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_what_a_recovery_showed_stays(part):
+    """A commit that a dead process had not synced, and that was seen since, is not lost."""
+    for step in range(part, STEPS - 1, 2):
+        play = stopped("posix", step)
+        play.disk.revive()
+        local = opened(play.disk)
+        play.check(local)
+        play.check(opened_after(play.disk, step))
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_step_that_fails(part, number):

@@ -177,6 +177,20 @@ def test_what_is_of_another_kind():
         pair.head_of(newer, "it")
 
 
+def test_after_a_sync_that_failed_the_last_frame_is_written_again():
+    """The system believes that it is on the disk. Without that suspicion nothing is written."""
+    files = Files()
+    files.append(b"a", b"b")
+    content = bytes(files.disk.read("/p/wal0.wal")[1])
+    steps = []
+    for suspect in (False, True):
+        before = files.disk.steps
+        pair.recover(files.disk, "/p", 512, 0, lambda *_: None, suspect=suspect)
+        steps.append(files.disk.steps - before)
+    assert [1, 2] == steps
+    assert content == bytes(files.disk.read("/p/wal0.wal")[1])
+
+
 def test_room_is_kept_and_given_back():
     """A file that grew long is cut back when it is used again."""
     files = Files()

@@ -17,6 +17,7 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
+from cordwood.journal import pair
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
 from cordwood.testing.volumemodel import (
     PAGE_BYTES,
@@ -320,6 +321,23 @@ def test_a_sync_that_failed_stops_all_who_write(disk):
     with pytest.raises(StateError):
         commit(opened(disk), {}, 2)
     other.close()
+
+
+def test_a_sync_that_failed_is_remembered_by_the_recovery(disk):
+    """It writes the last frame once more, and then all may write."""
+    local = opened(disk)
+    commit(local, pages_of(1, 1), 1)
+    local.control.poison()
+    local.close()
+    seen_by = []
+    with pytest.MonkeyPatch.context() as patch:
+        recover = pair.recover
+        patch.setattr(pair, "recover", lambda *a, **k: (seen_by.append(k), recover(*a, **k))[1])
+        local = opened(disk)
+        commit(local, pages_of(2, 1), 1)
+        local.close()
+        opened(disk).close()
+    assert [{"suspect": True}, {"suspect": False}] == seen_by
 
 
 def test_pages_of_another_size_are_refused(disk):
