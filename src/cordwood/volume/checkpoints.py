@@ -59,7 +59,7 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
         StateError: packs of it were collected because it took too long; try again.
     """
     remote = history.remote
-    started_s = remote.clock.monotonic_s()
+    watch = Watch(remote.clock)
     # By a path of now: an older one may lead to packs that a checkpoint made since does not need,
     # and that are swept already.
     snapshot = await history.fetch(log, reader.snapshot.lsn)
@@ -69,7 +69,6 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
         raise InvalidInputError(
             f"LSN {snapshot.lsn} is not of log {log}", hint="make it in the log that it is of"
         )
-    watch = Watch(remote.clock)
     version = await reader.resolve()
     kept, moved = _divide(version)
     note = await put_note(remote, log) if len(moved) > NOTE_PAGES else ""
