@@ -98,8 +98,28 @@ def test_a_process_that_dies_leaves_the_rest_to_another(part):
         if play.local is not None:
             play.local.locks.close()
         play.check(other)
-        play.go_on(other)
-        play.check(opened_after(disk, step))
+        play.local = other
+        if step % 3 == 0:
+            play.go_on(other)
+        else:
+            # Its head is still the one of before, whatever the dead one was about to make of it.
+            play.commit({2, 8}, 8)
+        if step % 3 == 2:
+            other.locks.close()
+            play.check(opened(disk))
+        else:
+            play.check(opened_after(disk, step))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_what_a_recovery_showed_stays(part):
+    """A commit that a dead process had not synced, and that was seen since, is not lost."""
+    for step in range(part, STEPS - 1, 2):
+        play = stopped("posix", step)
+        play.disk.revive()
+        local = opened(play.disk)
+        play.check(local)
+        play.check(opened_after(play.disk, step))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

@@ -203,10 +203,9 @@ ONLY_ASYNC = {name: set() for name in TWINS} | {
     "Delta": {"begin", "commit", "look", "sync"},
     "Log": {"objects"},
     "Table": {"begin", "commit", "look", "sync"},
-    "Volume": {"draft"},
 }
 """What makes sense on an event loop alone: the objects of a log, for tools that walk the tree; how
-a compaction changes a table; the right to write to a volume, for who commits later."""
+a compaction changes a table."""
 
 CONTEXT = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 

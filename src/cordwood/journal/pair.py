@@ -103,14 +103,11 @@ class Pair:
     """Two files that are open. Who writes to them holds a lock that keeps others from it."""
 
     def __init__(self, disk: Disk, folder: str, page_bytes: int) -> None:
-        """Open both; `make` them first."""
+        """Open both, which `recover` found, or `make` made."""
         self._disk = disk
         self._page_bytes = page_bytes
         self.paths = [f"{folder}/{name_of(number)}" for number in (0, 1)]
-        self.files: list[File] = []
-        with suppress(FileNotFoundError):
-            for path in self.paths:
-                self.files.append(disk.open(path))
+        self.files: list[File] = [disk.open(path) for path in self.paths]
         self._written = [file.stat().size_bytes for file in self.files]
         """So far the files have blocks that were written before, if only with zeros."""
 

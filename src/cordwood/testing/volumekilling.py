@@ -23,7 +23,7 @@ import msgspec
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy, SeededEntropy
 from cordwood.base.errors import ContendedError
-from cordwood.testing.volumemodel import PAGE_BYTES, ZEROS, Version, page_of
+from cordwood.testing.volumemodel import PAGE_BYTES, Version, page_of, version_of
 from cordwood.volume.local import Local
 from cordwood.volume.locks import REMOTE
 from cordwood.volume.overlay import View
@@ -138,7 +138,7 @@ class Worker:
         """The newest version, as page 1 says."""
         page = view.read(1)
         found = self._below(view).read(1) if page is None else bytes(page)
-        return 0 if found == ZEROS else int(found.split(b" ")[4].partition(b";")[0])
+        return version_of(found)
 
     def check(self, view: View) -> None:
         """Compare a snapshot, page by page, with what it must be."""

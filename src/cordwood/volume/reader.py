@@ -27,7 +27,7 @@ class PageReader:
         self.snapshot = snapshot
         self.page_size = page_size
         self.history = history
-        self._cache = cache
+        self.cache = cache
         self._zeros = bytes(page_size)
 
     def peek(self, page: int) -> bytes | None:
@@ -41,7 +41,7 @@ class PageReader:
             return None
         if place is None:
             return self._zeros
-        plain = self._cache.peek(place.pack, place.frame)
+        plain = self.cache.peek(place.pack, place.frame)
         if plain is None:
             return None
         start = place.position * self.page_size
@@ -63,7 +63,7 @@ class PageReader:
             if place is None:
                 return self._zeros
             try:
-                plain = await self._cache.fetch(place.pack, place.frame)
+                plain = await self.cache.fetch(place.pack, place.frame)
             except CorruptionError as error:
                 await self._renew(error)
                 continue
@@ -101,16 +101,16 @@ class PageReader:
         Raises:
             StoreError: the disk is full or fails; what was written stays.
         """
-        before = self._cache.fetched_bytes
+        before = self.cache.fetched_bytes
         while True:
             version = await self.resolve()
             try:
                 for number, pack in enumerate(version.packs):
-                    await self._cache.hydrate(pack, version.frame[version.pack == number], progress)
+                    await self.cache.hydrate(pack, version.frame[version.pack == number], progress)
             except CorruptionError as error:
                 await self._renew(error)
                 continue
-            return self._cache.fetched_bytes - before
+            return self.cache.fetched_bytes - before
 
     async def cached_share(self) -> float:
         """The part of the pages that is on this machine's disk, from 0 to 1."""
@@ -119,7 +119,7 @@ class PageReader:
             return 1.0
         here = 0
         for number, pack in enumerate(version.packs):
-            here += int(self._cache.present(pack, version.frame[version.pack == number]).sum())
+            here += int(self.cache.present(pack, version.frame[version.pack == number]).sum())
         return here / len(version.pages)
 
     async def batches(
@@ -159,14 +159,14 @@ class PageReader:
         """The bytes of some rows of a resolution: each frame is opened once."""
         for number in np.unique(version.pack[rows]).tolist():
             mine = rows[version.pack[rows] == number]
-            await self._cache.hydrate(version.packs[number], version.frame[mine])
+            await self.cache.hydrate(version.packs[number], version.frame[mine])
         keys = np.stack((version.pack[rows], version.frame[rows]), axis=1)
         frames, which = np.unique(keys, axis=0, return_inverse=True)
         order = np.argsort(which.reshape(-1), kind="stable")
         groups = np.split(order, np.cumsum(np.bincount(which.reshape(-1)))[:-1])
         room = np.zeros((len(rows), self.page_size), np.uint8)
         for (number, frame), mine in zip(frames.tolist(), groups, strict=True):
-            plain = await self._cache.fetch(version.packs[number], frame)
+            plain = await self.cache.fetch(version.packs[number], frame)
             pages = np.frombuffer(plain, np.uint8).reshape(-1, self.page_size)
             room[mine] = pages[version.position[rows[mine]]]
         return room.tobytes()

@@ -126,6 +126,23 @@ async def test_nothing_goes_before_its_grace(desk):
     assert [] == await desk.keys(f"logs/{gone}/")
 
 
+async def test_a_checkpoint_by_an_old_reader_names_no_pack_that_is_gone(desk):
+    """The reader's path led past a checkpoint that was made since, and packs went with it."""
+    log = await desk.volume()
+    for lsn, numbers in enumerate((range(1, 101), range(101, 201), range(101, 401)), 1):
+        await desk.push(log, {n: bytes_of(lsn, n) for n in numbers})
+    reader = await desk.reader(log)
+    other = Desk(os.path.join(desk.directory, "o"), desk.store, seed=3, clock=desk.clock)
+    await make_checkpoint(other.history, await other.reader(log, 2), log)
+    before = set(await desk.keys("segments/"))
+    await collected(other, 3, keep_s=0)
+    assert 1 == len(before - set(await desk.keys("segments/")))
+    made = await make_checkpoint(desk.history, reader, log)
+    assert [] == await desk.remote.missing_packs(pack.id for pack in made.checkpoint.packs)
+    fresh = Desk(os.path.join(desk.directory, "f"), desk.store, clock=desk.clock)
+    assert bytes_of(1, 50) == (await fresh.content(log))[50]
+
+
 async def test_a_damaged_commit_keeps_all_packs(desk):
     """What it names is not known: the report says so, and nothing is deleted."""
     log = await grown(desk)

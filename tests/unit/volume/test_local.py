@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,8 +17,17 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
+from cordwood.journal import pair
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
-from cordwood.testing.volumemodel import PAGE_BYTES, ZEROS, Version, commit, page_of, seen
+from cordwood.testing.volumemodel import (
+    PAGE_BYTES,
+    ZEROS,
+    Version,
+    commit,
+    page_of,
+    seen,
+    version_of,
+)
 from cordwood.volume import writing
 from cordwood.volume.local import Local
 
@@ -236,6 +246,66 @@ def test_a_full_disk(disk):
         assert page_of(2, 3) == view.read(2)
 
 
+def test_a_commit_that_failed_is_not_there_later(disk):
+    """Its frame may have been whole already, and only the zeros ahead of it did not fit."""
+    local = opened(disk)
+    disk.fail(3, errno.ENOSPC)
+    with pytest.raises(StoreError):
+        commit(local, pages_of(1, 1), 1)
+    assert 64 == disk.stat("/v/log/wal/wal0.wal").size_bytes
+    local.close()
+    with opened(disk) as local, local.snapshot() as view:
+        assert 0 == view.entry
+
+
+def test_a_snapshot_that_is_overtaken_starts_over(disk):
+    """The files are exchanged between its first look and its lock: it must not hold the old one."""
+    local, other = opened(disk), opened(disk)
+    for version in range(3):
+        commit(other, pages_of(version, 1, 2, 3), 9)
+    share, calls = local.locks.try_share, []
+
+    def overtaken(name):
+        calls.append(name)
+        if len(calls) == 1:
+            for version in range(3, 12):
+                commit(other, pages_of(version, 1, 2, 3), 9)
+        return share(name)
+
+    local.locks.try_share = overtaken
+    view = local.snapshot()
+    assert len(calls) > 1
+    for version in range(12, 30):
+        commit(other, pages_of(version, 1, 2, 3), 9)
+        assert [page_of(number, 11) for number in (1, 2, 3)] == [view.read(n) for n in (1, 2, 3)]
+
+
+def test_threads_that_share_a_handle(tmp_path):
+    """One writes at a time, all see whole versions, and no commit is lost."""
+    local = Local.open(str(tmp_path / "v"), PAGE_BYTES, switch_pages=16)
+    wrong, made = [], []
+
+    def work(_):
+        while len(made) < 60:
+            with local.snapshot() as view:
+                pages = [view.read(number) for number in (1, 2, 3)]
+                version = version_of(pages[0])
+                expected = [page_of(n, version) if version else ZEROS for n in (1, 2, 3)]
+                if pages != expected:
+                    wrong.append(version)
+                try:
+                    local.begin(view).commit(pages_of(version + 1, 1, 2, 3), 3)
+                    made.append(version + 1)
+                except ContendedError:
+                    local.drain()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert [] == wrong
+    assert sorted(set(made)) == sorted(made) == list(range(1, len(made) + 1))
+    local.close()
+
+
 def test_a_sync_that_failed_stops_all_who_write(disk):
     """In every handle, until all are closed; readers go on."""
     local, other = opened(disk), opened(disk)
@@ -251,6 +321,23 @@ def test_a_sync_that_failed_stops_all_who_write(disk):
     with pytest.raises(StateError):
         commit(opened(disk), {}, 2)
     other.close()
+
+
+def test_a_sync_that_failed_is_remembered_by_the_recovery(disk):
+    """It writes the last frame once more, and then all may write."""
+    local = opened(disk)
+    commit(local, pages_of(1, 1), 1)
+    local.control.poison()
+    local.close()
+    seen_by = []
+    with pytest.MonkeyPatch.context() as patch:
+        recover = pair.recover
+        patch.setattr(pair, "recover", lambda *a, **k: (seen_by.append(k), recover(*a, **k))[1])
+        local = opened(disk)
+        commit(local, pages_of(2, 1), 1)
+        local.close()
+        opened(disk).close()
+    assert [{"suspect": True}, {"suspect": False}] == seen_by
 
 
 def test_pages_of_another_size_are_refused(disk):
@@ -333,6 +420,55 @@ def test_on_a_real_disk(tmp_path):
         assert [page_of(1, 99), None] == [view.read(1), view.read(2)]
     first.close()
     second.close()
+
+
+def test_a_base_with_a_page_that_is_not_published_is_kept(disk):
+    """Reclaiming waits for the last one; then nothing is left, and nothing is missed."""
+    local = opened(disk)
+    for version in range(8):
+        commit(local, pages_of(version, 1, version + 2), 9)
+    while local.control.drained < local.control.read().sequence:
+        assert local.drain()
+    drained = local.control.read().idle_entry
+    local.publish(1, bytes(32), drained - 1, 9, own=True)
+    assert 0 == local.reclaim()
+    with local.snapshot() as view:
+        assert drained in view.overlay()[1].tolist() or view.read(1) is not None
+    local.publish(2, bytes(32), drained, 9, own=True)
+    assert local.reclaim() > 0
+    assert 0 == local.reclaim()
+
+
+def test_a_head_that_a_dead_process_had_begun_to_move(disk):
+    """Others commit upon the old one; it is put back before, or pages of both would be mixed."""
+    local, other = opened(disk), opened(disk)
+    commit(local, pages_of(1, 1, 2), 3)
+    save = local.save_head
+    local.save_head = lambda head: (save(head), (_ for _ in ()).throw(PowerCut))
+    with pytest.raises(PowerCut):
+        local.discard(5, bytes(32), 3)
+    local.locks.close()
+    commit(other, pages_of(2, 3), 3)
+    other.close()
+    with opened(disk) as local, local.snapshot() as view:
+        assert (0, [page_of(1, 1), page_of(2, 1), page_of(3, 2)]) == (
+            view.lsn,
+            [view.read(number) for number in (1, 2, 3)],
+        )
+
+
+def test_numbers_of_a_published_commit_are_not_used_again(disk):
+    """Its frame is damaged, and looks torn; what comes next is still newer than the watermark."""
+    local = opened(disk)
+    commit(local, pages_of(1, 1, 2), 2)
+    local.publish(1, bytes(32), 2, 2, own=True)
+    local.close()
+    disk.overwrite("/v/log/wal/wal0.wal", b"rot", 200)
+    local = opened(disk)
+    assert 3 == commit(local, pages_of(2, 1), 2)
+    for handle in (local, opened(disk)):
+        with handle.snapshot() as view:
+            assert [page_of(1, 2), None] == [view.read(1), view.read(2)]
 
 
 def test_a_dead_writers_entries_are_taken_back(disk):
