@@ -106,7 +106,7 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
                 raise InvalidInputError(
                     f"volume {desk.name!r} has no local changes", hint="branch without unpushed"
                 )
-            below = await desk.at_hand(view.lsn)
+            below = await desk.below(view.lsn)
 
             async def fill(manifest: Manifest) -> None:
                 prepared = await prepare(desk, view, manifest.log, message, None)
@@ -190,7 +190,7 @@ async def status(desk: Desk, *, offline: bool = False) -> VolumeStatus:
         except StoreError:
             newest = None
     with desk.local.snapshot() as view:
-        below = await desk.at_hand(view.lsn)
+        below = await desk.below(view.lsn)
         behind = None if newest is None else max(0, newest - view.lsn)
         if behind:
             oldest = max(view.lsn + 1, desk.history.manifest(desk.log).collected)

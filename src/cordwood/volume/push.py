@@ -105,6 +105,9 @@ class Prepared(NamedTuple):
 async def push(desk: Desk, message: str = "", progress: Progress | None = None) -> Commit | None:
     """Publish what is locally committed, as one commit; None if there is nothing.
 
+    A push that was cut off before is brought to its end first; if nothing is left then, its commit
+    is the answer.
+
     A PUT for each 64 MiB of pages, one for the commit, three GETs; a PUT and a DELETE more for a
     push of many pages.
 
@@ -116,10 +119,10 @@ async def push(desk: Desk, message: str = "", progress: Progress | None = None) 
     """
     check_message(message)
     async with desk.remote_work():
-        await resolve(desk)
+        resolved = await resolve(desk)
         with desk.local.snapshot() as view:
             if not view.unpushed:
-                return None
+                return resolved
             await check_name(desk)
             await desk.remote.claim(desk.log)
             prepared = await prepare(desk, view, desk.log, message, progress)
@@ -187,7 +190,7 @@ async def prepare(
             "and what it uploaded may be collected by now",
             hint="push more often, or from where the store is nearer",
         )
-    below = await desk.at_hand(view.lsn)
+    below = await desk.below(view.lsn)
     cut = min(view.published_count, view.page_count)
     if view.cut is not None:
         cut = min(cut, view.cut)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from volume_flavours import PAGE, ZEROS, opened, page, seen, write
+from volume_flavours import PAGE, ZEROS, World, opened, page, seen, write
 
 import cordwood
 from cordwood import (
@@ -16,51 +16,7 @@ from cordwood import (
     InvalidInputError,
     NotFoundError,
     StateError,
-    Store,
 )
-from cordwood.base.clock import SeededEntropy
-from cordwood.store.directory import DirectoryStore
-from cordwood.store.memory import MemoryStore
-from cordwood.testing.handclock import HandClock
-
-
-class World:
-    """A store, a clock in the test's hand, and as many directories as are asked for."""
-
-    def __init__(self, flavour, kind, folder):
-        self.flavour = flavour
-        self.clock = HandClock()
-        self.folder = folder
-        back = (
-            MemoryStore(self.clock)
-            if kind == "memory"
-            else DirectoryStore(str(folder / "store"), clock=self.clock)
-        )
-        self.store = Store.over(back, f"{kind}:")
-        self.open_ones = []
-
-    def at(self, place, name="app"):
-        """A volume, from one directory."""
-        volume = opened(
-            self.flavour,
-            self.store,
-            name,
-            self.folder / place,
-            clock=self.clock,
-            entropy=SeededEntropy(f"{place} {name} {len(self.open_ones)}"),
-        )
-        self.open_ones.append(volume)
-        return volume
-
-    async def made(self, place="a", versions=0):
-        """A volume of the world, with some versions, a minute apart."""
-        volume = self.at(place)
-        await volume.create(page_size=PAGE)
-        for n in range(1, versions + 1):
-            self.clock.pass_s(60)
-            await write(volume, {n: f"v{n}"})
-            await volume.push(f"version {n}")
-        return volume
 
 
 @pytest.fixture(params=["async-memory", "blocking-memory", "async-file", "blocking-file"])
