@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import apsw
-import xxhash
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
@@ -44,6 +44,7 @@ from cordwood.store.patience import Patience
 from cordwood.store.url import Store
 from cordwood.volume.database import Database, ReadOnlyVolumeError
 from cordwood.volume.desk import Desk
+from cordwood.volume.home import default_directory
 from cordwood.volume.moments import Moment
 from cordwood.volume.pragmas import answer, version_at
 from cordwood.volume.reader import PageReader
@@ -51,6 +52,8 @@ from cordwood.volume.volume import PAGE_SIZE, Volume
 
 BUSY_TIMEOUT_S = 5.0
 """So long a statement waits for another connection's transaction."""
+SqlError = apsw.Error
+"""What every failing statement raises, one of its kinds."""
 _PREFIX = "cordwood:"
 
 
@@ -134,22 +137,41 @@ def plain(path: str | os.PathLike[str]) -> apsw.Connection:
     return apsw.Connection(os.fspath(path))
 
 
-def default_directory(store: Store | str) -> str:
-    """Where the local state of a store's volumes is, if no directory is named.
-
-    It is below the user's data, not the user's cache: commits that are not published are nowhere
-    else.
+@contextmanager
+def quiet(path: str | os.PathLike[str]) -> Iterator[None]:
+    """While the block runs nobody writes to a plain SQLite file, and all of it is in that file.
 
     Raises:
-        InvalidInputError: the store is this process's memory, and the directory would outlive it.
+        ContendedError: somebody has been writing to it for too long.
+        InvalidInputError: it is no SQLite database.
     """
-    store = store if isinstance(store, Store) else Store(store)
-    if store.scheme == "memory":
-        raise InvalidInputError(
-            "a volume in memory needs a directory of its own", hint="give directory=…"
-        )
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return os.path.join(home, "cordwood", f"{xxhash.xxh3_64_hexdigest(store.url.encode())}")
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise NotFoundError(f"there is no file {name}")
+    connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.set_busy_timeout(round(BUSY_TIMEOUT_S * 1000))
+        if connection.execute("pragma journal_mode").get == "wal":
+            connection.execute("pragma wal_checkpoint(truncate)")
+        connection.execute("begin immediate")
+        if os.path.exists(f"{name}-wal") and os.path.getsize(f"{name}-wal"):
+            raise ContendedError(
+                f"{name} is in use, and part of it in its WAL", hint="close it first"
+            )
+        yield
+    except apsw.BusyError as error:
+        raise ContendedError(f"{name} is being written to", hint="close it first") from error
+    except apsw.NotADBError as error:
+        raise InvalidInputError(f"{name} is no SQLite database") from error
+    finally:
+        connection.close()
+
+
+def interact(connection: apsw.Connection) -> None:
+    """A shell on the terminal, as SQLite's own: SQL, and commands that begin with a dot."""
+    from apsw.shell import Shell  # noqa: PLC0415 - large, and seldom wanted
+
+    Shell(db=connection).cmdloop()  # type: ignore[no-untyped-call]
 
 
 def _open(
