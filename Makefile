@@ -53,9 +53,10 @@ quick: setup
 sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
 	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
 
-crash: setup ## Kill writers (KILLS times, 200), producers, Spark queries and jobs: nothing is lost
+crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, Spark queries and jobs: nothing is lost
 	$(BIN)/python tools/kill.py --kills $(KILLS)
 	$(BIN)/python tools/kill_topic.py
+	$(BIN)/python tools/kill_volume.py
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cordwood.pipeline.run import Pipeline
     from cordwood.pipeline.scrub import scrub_log, scrub_logs
     from cordwood.pipeline.table import Table
+    from cordwood.pipeline.volumes import tend_volumes
     from cordwood.store.url import Store
     from cordwood.topics.batch import TopicRecord
     from cordwood.topics.topics import Topics
@@ -114,6 +115,7 @@ _HOMES = {
     "scrub_logs": "pipeline.scrub",
     "select": "fleet.select",
     "survey": "fleet.survey",
+    "tend_volumes": "pipeline.volumes",
 }
 """Where the other names are: loaded when one is first used, so that a command waits for no more
 than it needs, and what needs an extra asks for it then."""
@@ -198,4 +200,5 @@ __all__ = [
     "scrub_logs",
     "select",
     "survey",
+    "tend_volumes",
 ]

@@ -183,6 +183,7 @@ TWINS = (
     "Reader",
     "Table",
     "Topics",
+    "Volume",
     "Writer",
 )
 TWIN_FUNCTIONS = (
@@ -193,6 +194,7 @@ TWIN_FUNCTIONS = (
     "scrub_log",
     "scrub_logs",
     "survey",
+    "tend_volumes",
 )
 ONLY_BLOCKING = {name: {"append_soon"} if name == "Writer" else set() for name in TWINS}
 """What a blocking class has on top, because it has no futures to hand out."""
@@ -250,7 +252,7 @@ def test_a_method_and_its_twin_take_the_same(name, method):
     assert parameters(getattr(cordwood, name), method) == parameters(getattr(sync, name), method)
 
 
-@pytest.mark.parametrize("name", ["Delta", "Fleet", "Log", "Pipeline", "Table"])
+@pytest.mark.parametrize("name", ["Delta", "Fleet", "Log", "Pipeline", "Table", "Volume"])
 def test_a_class_and_its_twin_are_made_alike(name):
     """The constructors of what users make themselves are part of the API."""
     of_async, of_sync = getattr(cordwood, name), getattr(sync, name)

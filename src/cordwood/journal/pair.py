@@ -103,14 +103,11 @@ class Pair:
     """Two files that are open. Who writes to them holds a lock that keeps others from it."""
 
     def __init__(self, disk: Disk, folder: str, page_bytes: int) -> None:
-        """Open both; `make` them first."""
+        """Open both, which `recover` found, or `make` made."""
         self._disk = disk
         self._page_bytes = page_bytes
         self.paths = [f"{folder}/{name_of(number)}" for number in (0, 1)]
-        self.files: list[File] = []
-        with suppress(FileNotFoundError):
-            for path in self.paths:
-                self.files.append(disk.open(path))
+        self.files: list[File] = [disk.open(path) for path in self.paths]
         self._written = [file.stat().size_bytes for file in self.files]
         """So far the files have blocks that were written before, if only with zeros."""
 
@@ -135,14 +132,13 @@ class Pair:
         self._written[sequence & 1] = end
 
     def begin(self, sequence: int, salt: int, first: int, keep_bytes: int) -> Head:
-        """Use a file again, from here on without frames; it keeps so much of its room."""
+        """Use a file again, without frames; it keeps so much of its room. Not yet synced."""
         head = Head(self._page_bytes, sequence, salt, first)
         index = sequence & 1
         file = self.files[index]
-        file.write([head_bytes(head)], 0)
-        file.sync()
         if file.stat().size_bytes > keep_bytes:
             self._disk.truncate(self.paths[index], keep_bytes)
+        file.write([head_bytes(head)], 0)
         self._written[index] = file.stat().size_bytes
         return head
 
@@ -173,9 +169,9 @@ def recover(
 
     `visit` is called for each frame that counts and is not drained, in their order. All of them are
     on stable storage when this returns. `suspect` says that a sync failed since the machine
-    started: then the last frame is written once more, since what is in memory may not be on the
-    disk, and count as if it were. Nobody was told of that one; without need, no frame is written
-    over.
+    started: then the last frame, or the head of a file without frames, is written once more, since
+    what is in memory may not be on the disk, and count as if it were. Nobody was told of that one;
+    without need nothing is written over.
 
     Raises:
         CorruptionError: something is missing or damaged; nothing was changed.
@@ -226,10 +222,12 @@ class _Reading:
         _check_drained(newest, known, self._paths, drained)
         if len(known) == 2 and drained < newest.sequence:
             return self._follow(known[0], newest)
-        tail = self._settled(newest, *self._read(newest, self._visit))
         other = ~newest.sequence & 1
         beside = self._files[other]
-        if len(known) == 1 and beside is not None:
+        if beside is None:
+            raise damage(self._paths[other], 0, "it is missing")
+        tail = self._settled(newest, *self._read(newest, self._visit))
+        if len(known) == 1:
             _check_unused(beside, self._paths[other], tail)
         return Recovered(newest, tail, None, None)
 
@@ -272,14 +270,11 @@ class _Reading:
         return tail, begin
 
     def _settled(self, head: Head, tail: Tail, begin: int) -> Tail:
-        """Make sure that what follows may be written over; bring the rest to stable storage.
-
-        A head without frames may come from a switch whose sync failed, so it is written again.
-        """
+        """Make sure that what follows may be written over; bring the rest to stable storage."""
         file = self._file(head)
         behind = file.read(tail.end, frames.SEARCHED_BYTES)
         frames.check_tail(behind, tail, synced=0, name=self._paths[head.sequence & 1])
-        if self._suspect or not begin:
+        if self._suspect:
             file.write([file.read(begin, tail.end - begin)], begin)
         file.sync()
         return tail

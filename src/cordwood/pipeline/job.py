@@ -45,6 +45,7 @@ HOMES = {
     "merge": "cordwood.pipeline.merging:MergeIndex",
     "rollup": "cordwood.pipeline.rollup:RollUp",
     "scrub": "cordwood.pipeline.scrub:Scrub",
+    "volumes": "cordwood.pipeline.volumes:TendVolumes",
 }
 """Where the jobs are that can be rebuilt by name."""
 

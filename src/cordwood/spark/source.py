@@ -29,6 +29,11 @@ def is_topic(options: Mapping[str, str]) -> bool:
     return any(name.lower() == "topic" for name in options)
 
 
+def is_volume(options: Mapping[str, str]) -> bool:
+    """Whether a volume is meant."""
+    return any(name.lower() == "volume" for name in options)
+
+
 class CordwoodSource(DataSource):
     """`spark.read.format("cordwood")` and its three siblings."""
 
@@ -48,6 +53,10 @@ class CordwoodSource(DataSource):
             from cordwood.spark.topic_place import SCHEMA  # noqa: PLC0415
 
             return SCHEMA
+        if is_volume(self.options):
+            from cordwood.spark.volume_reader import parse  # noqa: PLC0415
+
+            return parse(self.options).schema
         self._is_inferred = True
         return schema_of(self.options)
 
@@ -59,6 +68,10 @@ class CordwoodSource(DataSource):
             from cordwood.spark.topic_reader import TopicReader  # noqa: PLC0415
 
             return TopicReader(schema, self.options)
+        if is_volume(self.options):
+            from cordwood.spark.volume_reader import VolumeReader  # noqa: PLC0415
+
+            return VolumeReader(schema, self.options)
         return reader_of(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

@@ -176,13 +176,16 @@ class Disk:
         return _File(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
 
     def share(self, path: str, size_bytes: int) -> Shared:
-        """A file as memory that processes share; it is made, or made longer, up to this size."""
+        """A file as memory that processes share; it is made, or made longer, up to this size.
+
+        Only one may make it longer at a time: who shares it at size 0 takes it as it is.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o666)
         try:
             found = os.fstat(descriptor).st_size
             if found < size_bytes:
-                os.ftruncate(descriptor, size_bytes)
+                _lengthen(descriptor, size_bytes)
             return _Mapped(descriptor, max(found, size_bytes))
         except BaseException:
             os.close(descriptor)
@@ -366,7 +369,8 @@ class _File:
 
 _VECTOR_MAX = 512
 """Parts that one call writes; the system's own limit is 1024."""
-_NO_ROOM_TO_KEEP = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOSPC})
+_CANNOT_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_NO_ROOM_TO_KEEP = _CANNOT_ALLOCATE | {errno.ENOSPC}
 """Answers of file systems that cannot set room aside, or have no more of it than is needed now."""
 
 
@@ -406,6 +410,23 @@ class _Mapped:
 
     def close(self) -> None:
         self._closing()
+
+
+_ROOM_BYTES = 4 << 20
+"""Memory that is shared has room on the disk up to this size; beyond it is made as it is needed."""
+
+
+def _lengthen(descriptor: int, size_bytes: int) -> None:
+    """Make a file longer, of zeros, with room for them unless it is large.
+
+    Without room, some file systems (tmpfs) kill even who only looks, once they are full.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, min(size_bytes, _ROOM_BYTES))
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", errno.EOPNOTSUPP) not in _CANNOT_ALLOCATE:
+            raise
+    os.ftruncate(descriptor, size_bytes)
 
 
 class Held(Protocol):

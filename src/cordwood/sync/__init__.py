@@ -57,6 +57,7 @@ __all__ = [
     "scrub_log",
     "scrub_logs",
     "survey",
+    "tend_volumes",
 ]
 
 
@@ -68,7 +69,7 @@ def __getattr__(name: str) -> Any:
         return lazily("cordwood.sync.index", name)
     if name == "Topics":
         return lazily("cordwood.sync.topics", name)
-    if name == "Volume":
+    if name in {"Volume", "tend_volumes"}:
         return lazily("cordwood.sync.volume", name)
     if name == "TopicRecord":
         return lazily("cordwood.topics.batch", name)

@@ -10,6 +10,9 @@ from typing import Any, Self, TypeVar
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.pipeline import volumes as async_tending
+from cordwood.pipeline.engine import Engine, Progress
+from cordwood.pipeline.volumes import Action, Tended
 from cordwood.store.api import Buffer
 from cordwood.store.url import Store
 from cordwood.volume import volume as async_volume
@@ -86,13 +89,17 @@ class Volume:
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         """A transaction: leaving the block commits it locally, an error in it rolls it back."""
-        draft = self._run(self._volume.draft())
+        draft = self.draft()
         try:
             yield Transaction(draft, self._portal)
             if draft.is_open:
                 draft.commit()
         finally:
             draft.rollback()
+
+    def draft(self) -> Draft:
+        """The right to write, when the one before is done: what `begin` holds."""
+        return self._run(self._volume.draft())
 
     def push(self, message: str = "", progress: Pushing | None = None) -> int | None:
         """Publish what is locally committed as one version; its LSN, None if there is nothing."""
@@ -144,9 +151,9 @@ class Volume:
             made.store, name, directory=made.directory, clock=made.clock, entropy=made.entropy
         )
 
-    def tag(self, name: str, *, force: bool = False) -> None:
+    def tag(self, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Give the volume another name in the store."""
-        self._run(self._volume.tag(name, force=force))
+        self._run(self._volume.tag(name, force=force, instead_of=instead_of))
 
     def tags(self) -> dict[str, str]:
         """All names in the store, and the log that each means."""
@@ -266,3 +273,28 @@ class Transaction:
     def rollback(self) -> None:
         """Forget everything; the block may go on, and commits nothing."""
         self._draft.rollback()
+
+
+def tend_volumes(
+    store: Store | str,
+    action: Action,
+    volumes: Sequence[str] = (),
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    keep_s: float = KEEP_S,
+    grace_s: float | None = None,
+    engine: str | Engine = "local",
+    progress: Progress | None = None,
+) -> list[Tended]:
+    """Make checkpoints of volumes, bring their pages here, or collect all of a store."""
+    work = async_tending.tend_volumes(
+        store,
+        action,
+        volumes,
+        directory=directory,
+        keep_s=keep_s,
+        grace_s=grace_s,
+        engine=engine,
+        progress=progress,
+    )
+    return portal.current().run(work)

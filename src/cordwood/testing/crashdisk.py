@@ -126,13 +126,18 @@ class CrashDisk(Disk):
         """Let the `step`-th step from now on (1 is the next) fail with this errno."""
         self._failures[self.steps + step] = number
 
-    def revive(self) -> None:
-        """It was the process that died, not the power: go on with the disk as programs see it."""
+    def revive(self, *, keep_locks: bool = False) -> None:
+        """It was the process that died, not the power: go on with the disk as programs see it.
+
+        With `keep_locks`, another process lives; whoever knows which locks were the dead one's
+        frees them.
+        """
         self._dead = False
         self._cut_after = None
         self._failures.clear()
-        self._locked.clear()
-        self.locked_by.clear()
+        if not keep_locks:
+            self._locked.clear()
+            self.locked_by.clear()
 
     def power_cut(self, entropy: Entropy) -> CrashDisk:
         """Switch off; the disk as it is found when the power is back."""

@@ -19,6 +19,11 @@ def page_of(number: int, version: int) -> bytes:
     return f"page {number} of version {version};".encode().ljust(PAGE_BYTES, b".")
 
 
+def version_of(page: bytes) -> int:
+    """Which version a page says it is of; 0 for zeros."""
+    return 0 if page == ZEROS else int(page.split(b" ")[4].partition(b";")[0])
+
+
 @dataclass(frozen=True)
 class Version:
     """A volume at one time: pages that are missing are zeros."""

@@ -109,12 +109,14 @@ class PackCache:
                 self._frames.move_to_end(key)
             return plain
         file = self._file(pack, create=False)
-        stored = file.read(frame) if file is not None else None
-        if stored is None or file is None:
+        if file is None:
             return None
         try:
+            stored = file.read(frame)
+            if stored is None:
+                return None
             plain = pack.open_frame(frame, stored)
-        except CorruptionError:
+        except (CorruptionError, OSError):
             file.forget(frame)
             return None
         self._remember(key, plain)
@@ -123,7 +125,8 @@ class PackCache:
     async def fetch(self, pack: PackIndex, frame: int) -> bytes:
         """The pages of a frame; if it is not here, with those behind it in one request.
 
-        A frame that is read right behind the last one fetched doubles how many are asked for.
+        A frame that is read right behind the last one fetched doubles how many are asked for. Two
+        who want the same frame at the same moment may both fetch it.
 
         Raises:
             CorruptionError: the store's bytes are damaged, or the pack is gone.
@@ -262,8 +265,10 @@ class PackCache:
                 make_folders(self._disk, folder)
             try:
                 file = _SparseFile(self._disk.open(path, create=create), pack, create=create)
-            except FileNotFoundError:
-                return None
+            except OSError:
+                if create:
+                    raise
+                return None  # Not there, or not ours to open: the store has it.
             if not file.is_usable:
                 return None
             self._files[pack.id] = file

@@ -1,15 +1,16 @@
 """Checkpoints: every page of a version named in one document, so that nothing below it is asked.
 
 A checkpoint is metadata where it can be: packs that are mostly live are named again, with the pages
-that count; only what is live of the others is written into new packs. It is put beside the commits
-(nobody's push waits for it), then added to the manifest by a swap. Crash between the two, and
-`discover` finds it on the store and adds it.
+that count; only what is live of the others, and small packs, is written into new packs. It is put
+beside the commits (nobody's push waits for it), then added to the manifest by a swap. Crash between
+the two, and `discover` finds it on the store and adds it.
 
 Why collection cannot take a pack from under it: each pack that it names again is named by a commit
 or checkpoint at or above what was collected, as long as the manifest lets us add ours; new packs
-are young until ours names them. That took too long if half the grace has passed: then the packs are
-looked for once more before anybody is told of the checkpoint. So they are if somebody else's was
-there first. A checkpoint whose packs are gone is deleted: nobody was told of it.
+are young until ours names them, or kept by a note if there are many (volume/notes.py). That took
+too long if half the grace has passed: then the packs are looked for once more before anybody is
+told of the checkpoint. So they are if somebody else's was there first. A checkpoint whose packs are
+gone is deleted: nobody was told of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from cordwood.store.api import Buffer
 from cordwood.volume import paths
 from cordwood.volume.format import Commit, Manifest, seal
 from cordwood.volume.history import History
-from cordwood.volume.pack import Built, PackBuilder, PackIndex
+from cordwood.volume.notes import NOTE_PAGES, Watch, drop_note, put_note
+from cordwood.volume.pack import Built, PackBuilder, PackIndex, frame_pages
 from cordwood.volume.pagesets import PageArray, pages_of
 from cordwood.volume.reader import PageReader
 from cordwood.volume.remote import Fetched
@@ -56,25 +58,29 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
         CollectedError: the version was collected meanwhile.
         StateError: packs of it were collected because it took too long; try again.
     """
-    snapshot, remote = reader.snapshot, history.remote
-    manifest = await history.refresh(log)
-    if snapshot.lsn < max(1, manifest.first - 1):
+    remote = history.remote
+    watch = Watch(remote.clock)
+    # By a path of now: an older one may lead to packs that a checkpoint made since does not need,
+    # and that are swept already.
+    snapshot = await history.fetch(log, reader.snapshot.lsn)
+    reader = PageReader(snapshot, history, reader.cache, reader.page_size)
+    manifest = history.manifest(log)
+    if snapshot.newest is None or snapshot.lsn < manifest.first - 1:
         raise InvalidInputError(
             f"LSN {snapshot.lsn} is not of log {log}", hint="make it in the log that it is of"
         )
-    started_s = remote.clock.monotonic_s()
     version = await reader.resolve()
     kept, moved = _divide(version)
+    note = await put_note(remote, log) if len(moved) > NOTE_PAGES else ""
     written: list[PackIndex] = []
     num_bytes = 0
     async for built in _written(reader, version, moved, log):
         await remote.put_pack(built)
         written.append(built.pack)
         num_bytes += len(built.data)
-    newest = _newest(history, reader)
     sealed = seal(
         replace(
-            newest,
+            snapshot.newest,
             log=log,
             cut=0,
             packs=(*kept, *written),
@@ -84,8 +90,9 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
     )
     found = await remote.put_checkpoint(sealed)
     is_ours = found.hash == sealed.commit.hash
-    if not is_ours or remote.clock.monotonic_s() - started_s > manifest.grace_s / 2:
+    if not is_ours or watch.elapsed_s > manifest.grace_s / 2:
         await _check_packs(history, found)
+    await drop_note(remote, log, note)
     changed = await remote.swap(log, lambda now: with_checkpoint(now, snapshot.lsn))
     if snapshot.lsn < changed.collected:
         raise CollectedError(
@@ -132,19 +139,30 @@ def with_checkpoint(manifest: Manifest, lsn: int) -> Manifest | None:
 
 def _divide(version: Resolution) -> tuple[list[PackIndex], PageArray]:
     """The packs that are named again, with what counts of them; and the pages of the others."""
-    kept: list[PackIndex] = []
-    moved = np.zeros(len(version.pages), bool)
-    by_id: dict[str, list[int]] = {}
-    for number, pack in enumerate(version.packs):
-        by_id.setdefault(pack.id, []).append(number)
-    for numbers in by_id.values():
-        mine = np.isin(version.pack, numbers)
-        pack = version.packs[numbers[0]]
-        if mine.sum() >= LIVE_MIN * len(pack.own):
-            kept.append(pack.keeping(pages_of(version.pages[mine])))
-        else:
-            moved |= mine
-    return kept, version.pages[moved]
+    if not len(version.pages):
+        return [], version.pages
+    numbers: dict[str, int] = {}
+    packs: list[PackIndex] = []
+    for pack in version.packs:
+        if numbers.setdefault(pack.id, len(packs)) == len(packs):
+            packs.append(pack)
+    # A checkpoint may have named a pack before, and a commit it too: each counts once.
+    which = np.array([numbers[pack.id] for pack in version.packs])[version.pack]
+    live = np.bincount(which, minlength=len(packs))
+    own = np.array([len(pack.own) for pack in packs])
+    moved = live < LIVE_MIN * own
+    small = ~moved & (live < frame_pages(packs[0].page_size))
+    # Many small packs would be many requests; a single one is not worth writing again.
+    if moved.any() or small.sum() > 1:
+        moved |= small
+    order = np.argsort(which, kind="stable")
+    parts = np.split(version.pages[order], np.cumsum(live)[:-1])
+    kept = [
+        pack.keeping(pages_of(part))
+        for pack, part, goes in zip(packs, parts, moved.tolist(), strict=True)
+        if not goes
+    ]
+    return kept, version.pages[moved[which]]
 
 
 async def _written(
@@ -171,16 +189,6 @@ def _pieces(
     for start, limit in ((0, min(room, len(numbers))), (room, len(numbers))):
         if start < limit:
             yield numbers[start:limit], view[start * page_size : limit * page_size]
-
-
-def _newest(history: History, reader: PageReader) -> Commit:
-    """The commit, or checkpoint, that the version ends at."""
-    path = reader.snapshot.path
-    for span in path.spans:
-        if span.low <= span.high:
-            return history.commit(span.log, span.high)
-    assert path.checkpoint is not None
-    return history.checkpoint(*path.checkpoint)
 
 
 async def _check_packs(history: History, checkpoint: Commit) -> None:

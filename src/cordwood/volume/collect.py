@@ -18,7 +18,8 @@ Why nothing that is needed can go:
    taken back.
 4. A pack is deleted if it is older than the grace, and if then no commit and no checkpoint of any
    log names it, of all that are in the store. Whoever uploads packs names them within half the
-   grace, or looks for them afterwards.
+   grace, or left a note before (volume/notes.py): packs are listed, then notes, then commits, and
+   what is younger than the oldest note is kept.
 
 Crash at any point: what was to be deleted is below `collected`, or of a swept log, and the next
 sweep deletes it. Two at once delete twice, which is deleting once.
@@ -37,6 +38,7 @@ from cordwood.volume import paths
 from cordwood.volume.forest import SECOND_US, Forest, Tree, survey
 from cordwood.volume.format import Manifest, Watermark
 from cordwood.volume.ids import is_id
+from cordwood.volume.notes import kept_since_us
 from cordwood.volume.remote import Remote, gather_some
 
 KEEP_S = 7 * 24 * 3600.0
@@ -137,7 +139,7 @@ class Collector:
                 report.headless.append(log)
                 continue
             await self._sweep_log(log, tree, forest, now_us, report)
-        await self._sweep_packs(report, now_us, progress)
+        await self._sweep_packs(report, [*before.trees], now_us, progress)
         return report
 
     # One log.
@@ -237,14 +239,21 @@ class Collector:
     # Packs.
 
     async def _sweep_packs(
-        self, report: CollectReport, now_us: int, progress: Progress | None
+        self, report: CollectReport, logs: list[str], now_us: int, progress: Progress | None
     ) -> None:
-        """Packs that were old when this began, and that nothing names that is there now."""
+        """Packs that were old when this began, and that nothing names that is there now.
+
+        The order is what keeps those of a push under way: packs, notes, commits. Packs that are old
+        enough are of logs that were there when this began, and so are their notes.
+        """
         old = [
             (name, meta.modified_us)
             async for meta in self._remote.store.list(paths.PACKS)
             if is_id(name := meta.key.removeprefix(paths.PACKS))
         ]
+        since_us = await kept_since_us(self._remote, logs, now_us)
+        if since_us is not None:
+            old = [(name, put_us) for name, put_us in old if put_us < since_us]
         forest = await survey(self._remote)
         graces = [self._grace_of(t.manifest) for t in forest.trees.values() if t.seen is not None]
         grace_us = int(max([self._grace_s, *graces]) * SECOND_US)

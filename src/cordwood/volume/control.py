@@ -170,6 +170,7 @@ class Control:
         whole = body + _SUM.pack(xxhash.xxh3_64_intdigest(body))
         self._view[at : at + len(whole)] = whole
         self._words[_TURN] = state.turn
+        self._last = state
         return state
 
     def begin_writing(self, state: State) -> None:

@@ -25,7 +25,7 @@ from typing import cast
 import msgspec
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import Code, StoreError
+from cordwood.base.errors import Code, CollectedError, StoreError
 from cordwood.journal import document
 from cordwood.journal.failures import told
 from cordwood.store.api import Buffer, ObjectStore
@@ -36,9 +36,10 @@ from cordwood.volume.folders import make_folders
 from cordwood.volume.format import NO_HASH, Commit, Manifest
 from cordwood.volume.history import History
 from cordwood.volume.local import Local
-from cordwood.volume.locks import REMOTE
+from cordwood.volume.locks import REMOTE, WRITE
 from cordwood.volume.overlay import View
 from cordwood.volume.reader import PageReader
+from cordwood.volume.recovery import HEAD
 from cordwood.volume.remote import Remote
 from cordwood.volume.snapshot import Absent
 from cordwood.volume.tags import look_up
@@ -120,6 +121,8 @@ class Desk:
         self.cache = PackCache(self.remote, history.directory, history.disk)
         self.client = _client(history)
         self._published: PageReader | None = None
+        self._changes = -1
+        """Of the history, when that was made."""
 
     @property
     def folder(self) -> str:
@@ -181,23 +184,61 @@ class Desk:
         """
         locks = self.local.locks
         self.local.check()
-        waited_s = 0.0
+        waiting = self._waiting(REMOTE, "another push or pull has been under way")
         while not locks.try_alone(REMOTE):
-            if waited_s >= LOCK_WAIT_S:
-                raise StoreError(
-                    f"{self.folder}: another push or pull has been under way for {waited_s:.0f} s",
-                    code=Code.STORE_UNREACHABLE,
-                    transient=True,
-                    operation="lock",
-                    key=f"{self.folder}/locks/{REMOTE}",
-                    hint="wait for it to end, or end that process",
-                )
-            await asyncio.sleep(_PAUSE_S)
-            waited_s += _PAUSE_S
+            await anext(waiting)
         try:
             yield
         finally:
             locks.let_go(REMOTE)
+
+    async def publish(
+        self,
+        lsn: int,
+        commit_hash: bytes,
+        watermark: int | None,
+        page_count: int,
+        *,
+        own: bool = False,
+        local_page_count: int | None = None,
+        only_at: int | None = None,
+    ) -> None:
+        """Let another published version lie below. See `Local.publish`.
+
+        Who writes may be another task of this loop, so it is waited for as tasks wait. A watermark
+        of None is the last entry.
+
+        Raises:
+            ContendedError: somebody committed since `only_at`; nothing has changed.
+            StoreError: somebody has been writing for too long, or the disk failed.
+        """
+        waiting = self._waiting(WRITE, "a transaction has been open")
+        while not self.local.try_publish(
+            lsn,
+            commit_hash,
+            watermark,
+            page_count,
+            own=own,
+            local_page_count=local_page_count,
+            only_at=only_at,
+        ):
+            await anext(waiting)
+
+    async def _waiting(self, lock: str, why: str) -> AsyncIterator[None]:
+        """Wait a little with each step, and not for ever."""
+        waited_s = 0.0
+        while waited_s < LOCK_WAIT_S:
+            await asyncio.sleep(_PAUSE_S)
+            waited_s += _PAUSE_S
+            yield
+        raise StoreError(
+            f"{self.folder}: {why} for {waited_s:.0f} s",
+            code=Code.STORE_UNREACHABLE,
+            transient=True,
+            operation="lock",
+            key=f"{self.folder}/locks/{lock}",
+            hint="wait for it to end, or end that process",
+        )
 
     def close(self) -> None:
         """Close the files; twice is no error."""
@@ -205,12 +246,23 @@ class Desk:
         self.cache.close()
 
     def _below(self, lsn: int) -> PageReader:
-        """The published version that lies below; the last one asked for is kept."""
-        kept = self._published
-        if kept is None or kept.snapshot.lsn != lsn:
-            snapshot = self.history.snapshot(self.log, lsn)
-            kept = PageReader(snapshot, self.history, self.cache, self.page_size)
-            self._published = kept
+        """The published version that lies below; the last one asked for is kept.
+
+        It is made anew when a manifest has changed: a checkpoint may have taken the place of
+        commits and packs that are collected by now. What lies below local commits may itself be
+        collected; as long as it is open, it is read from what is here.
+        """
+        kept, changes = self._published, self.history.changes
+        is_same = kept is not None and kept.snapshot.lsn == lsn
+        if kept is None or not is_same or changes != self._changes:
+            try:
+                snapshot = self.history.snapshot(self.log, lsn)
+            except CollectedError:
+                if kept is None or not is_same:
+                    raise
+            else:
+                kept = PageReader(snapshot, self.history, self.cache, self.page_size)
+            self._published, self._changes = kept, changes
         return kept
 
 
@@ -258,21 +310,24 @@ async def open_desk(
 
 
 async def _begin(desk: Desk) -> None:
-    """Give a directory that has never seen the log its newest version, by the manifest at least.
+    """Give a directory that has never seen the log its newest version; later it asks nobody.
 
     A branch that nobody pushed to is at its parent's version.
     """
-    with desk.local.snapshot() as view:
-        if view.lsn or view.entry:
-            return
+    if _has_begun(desk):
+        return
     async with desk.remote_work():
-        with desk.local.snapshot() as view:
-            if view.lsn or view.entry:
-                return
-        newest = await desk.history.fetch(desk.log)
-        if newest.lsn:
-            commit_hash = newest.hash or NO_HASH
-            desk.local.publish(newest.lsn, commit_hash, 0, newest.page_count)
+        if not _has_begun(desk):
+            newest = await desk.history.fetch(desk.log)
+            await desk.publish(newest.lsn, newest.hash or NO_HASH, 0, newest.page_count)
+
+
+def _has_begun(desk: Desk) -> bool:
+    """Whether the directory knows a version of the log, be it the one without pages."""
+    with suppress(FileNotFoundError):
+        desk.history.disk.stat(f"{desk.folder}/{HEAD}")
+        return True
+    return False
 
 
 def _client(history: History) -> str:

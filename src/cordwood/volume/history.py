@@ -69,6 +69,8 @@ class History:
         self.directory = directory
         self.disk = disk or Disk()
         self._manifests: dict[str, Manifest] = {}
+        self.changes = 0
+        """Grows when a manifest is another one: paths may be shorter then."""
         self._commits: OrderedDict[tuple[str, int], Commit] = OrderedDict()
         self._checkpoints: OrderedDict[tuple[str, int], Commit] = OrderedDict()
         self._filters: OrderedDict[tuple[str, int], Filter | None] = OrderedDict()
@@ -167,7 +169,9 @@ class History:
     def keep_manifest(self, manifest: Manifest) -> None:
         """Write down a manifest that is in the store."""
         self._keep(os.path.join(self.folder(manifest.log), "manifest"), encode_document(manifest))
-        self._manifests[manifest.log] = manifest
+        if self._manifests.get(manifest.log) != manifest:
+            self._manifests[manifest.log] = manifest
+            self.changes += 1
 
     def keep_tag(self, name: str, tag: Tag) -> None:
         """Write down what a name means, for when the store cannot be asked."""
@@ -217,12 +221,25 @@ class History:
         for _ in range(TRIES_MAX):
             wanted = await self.head(log) if lsn is None else lsn
             try:
-                return await self._fetch(log, wanted)
+                return await self._fetch_mending(log, wanted)
             except _Vanished as gone:
                 self._explain(gone, await self.refresh(gone.log))
-            except Absent:
-                continue  # A file here was damaged, and is gone now.
-        raise ContendedError(f"log {log}: it is collected faster than it can be fetched")
+        raise ContendedError(
+            f"log {log}: it is collected faster than it can be fetched", hint="try again"
+        )
+
+    async def _fetch_mending(self, log: str, lsn: int) -> Snapshot:
+        """A version; each file here that turns out to be damaged is fetched again."""
+        fetched: set[tuple[str, int]] = set()
+        while True:
+            try:
+                return await self._fetch(log, lsn, fetched)
+            except _Vanished:
+                raise
+            except Absent as damaged:
+                # From now on it is in memory as well, so this ends whatever the disk does.
+                await self._bring(damaged.kind, damaged.log, damaged.lsn)
+                fetched.add((damaged.log, damaged.lsn))
 
     @staticmethod
     def _explain(gone: _Vanished, manifest: Manifest) -> None:
@@ -252,7 +269,8 @@ class History:
                 f"LSN {gone.lsn} of log {gone.log} is gone", hint="take a newer snapshot"
             ) from gone
 
-    async def _fetch(self, log: str, lsn: int) -> Snapshot:
+    async def _fetch(self, log: str, lsn: int, fetched: set[tuple[str, int]]) -> Snapshot:
+        """A version; what is brought here is added to `fetched`, and must hold together."""
         path = await self._path_of(log, lsn)
         wanted: list[tuple[str, str, int]] = []
         if path.checkpoint is not None:
@@ -263,8 +281,9 @@ class History:
             here = self._here("commit", name)
             wanted += [("commit", name, at) for at in range(low, high + 1) if at not in here]
         await gather_some(lambda one: self._bring(*one), wanted)
-        if wanted:
-            self._check_chain(path, {(name, at) for _, name, at in wanted})
+        fetched |= {(name, at) for _, name, at in wanted}
+        if fetched:
+            self._check_chain(path, fetched)
         for span in path.spans:
             self._make_filters(span)
         return Snapshot(self, path)

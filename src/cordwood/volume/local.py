@@ -21,6 +21,8 @@ it from being used again. If a reader keeps a file from that, the writer goes on
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +65,8 @@ class Local:
         self.clock = clock
         self.locks = locks
         self.switch_bytes = SWITCH_PAGES * page_bytes
+        self.busy = threading.RLock()
+        """Held by who changes anything, so that nobody closes the handle meanwhile."""
         self._disk = disk
         wal = f"{folder}/{WAL}"
         self.control = Control(disk, f"{folder}/{CONTROL}")
@@ -136,26 +140,38 @@ class Local:
         Raises:
             StateError: the handle is closed, or this is a forked child.
         """
-        self.check()
         control, locks = self.control, self.locks
         tries = 0
         pausing: Any = None
         while True:
+            self.check()
             state = control.read()
             has_idle = control.drained < state.sequence
             lock = need_of(state.sequence & 1, has_idle)
             if locks.try_share(lock):
-                again = control.read()
-                if again.sequence == state.sequence:
-                    cuts = self._cuts_of(again)
-                    if cuts is not None:
-                        base = self.base.map(control.base)
-                        return View(self, again, lock, has_idle=has_idle, base=base, cuts=cuts[1])
+                try:
+                    view = self._seen(state, lock, has_idle)
+                except BaseException:
+                    locks.let_go(lock)
+                    raise
+                if view is not None:
+                    return view
                 locks.let_go(lock)
             tries += 1
             if tries > _TRIES:
                 pausing = pausing or locks.pausing(lock)
                 next(pausing)
+
+    def _seen(self, state: State, lock: str, has_idle: bool) -> View | None:
+        """A snapshot, with the lock held; None if the state has moved on to another file."""
+        again = self.control.read()
+        if again.sequence != state.sequence:
+            return None
+        cuts = self._cuts_of(again)
+        if cuts is None:
+            return None
+        base = self.base.map(self.control.base)
+        return View(self, again, lock, has_idle=has_idle, base=base, cuts=cuts[1])
 
     def begin(self, view: View) -> Transaction:
         """Begin to write, on top of a snapshot that is the newest.
@@ -211,12 +227,44 @@ class Local:
             StateError: a sync failed, so nobody may write; the handle is closed.
             StoreError: the disk failed or is full: nothing has changed.
         """
+        pausing = self.locks.pausing(WRITE)
+        while not self.try_publish(
+            lsn,
+            commit_hash,
+            watermark,
+            page_count,
+            own=own,
+            local_page_count=local_page_count,
+            only_at=only_at,
+        ):
+            next(pausing)
+
+    def try_publish(
+        self,
+        lsn: int,
+        commit_hash: bytes,
+        watermark: int | None,
+        page_count: int,
+        *,
+        own: bool = False,
+        local_page_count: int | None = None,
+        only_at: int | None = None,
+    ) -> bool:
+        """As `publish`, for who cannot wait here; False if somebody writes.
+
+        A watermark of None is the last entry: local commits are gone.
+        """
         self.check()
-        with self.locks.waited(WRITE):
+        with self.locks.alone(WRITE) as is_free, self.busy:
+            if not is_free:
+                return False
+            self.check()
             state = writing.writable(self)
             if only_at is not None and state.entry != only_at:
                 raise ContendedError(f"{self.folder}: somebody committed meanwhile")
+            watermark = state.entry if watermark is None else watermark
             self._move(state, lsn, commit_hash, watermark, page_count, own, local_page_count)
+            return True
 
     def discard(self, lsn: int, commit_hash: bytes, page_count: int) -> None:
         """Take a published version instead of what is here: local commits are gone.
@@ -225,10 +273,9 @@ class Local:
             StateError: a sync failed, so nobody may write; the handle is closed.
             StoreError: the disk failed or is full: nothing has changed.
         """
-        self.check()
-        with self.locks.waited(WRITE):
-            state = writing.writable(self)
-            self._move(state, lsn, commit_hash, state.entry, page_count, False, None)
+        pausing = self.locks.pausing(WRITE)
+        while not self.try_publish(lsn, commit_hash, None, page_count):
+            next(pausing)
 
     def drain(self) -> bool:
         """Bring the idle WAL file into the base; False if a reader, or who drains, is in the way.
@@ -237,8 +284,7 @@ class Local:
             CorruptionError: a page of it is damaged.
             StoreError: the disk failed or is full; nothing is lost.
         """
-        self.check()
-        with told("drain", self.folder), self.locks.alone(CHECKPOINT) as is_free:
+        with self.busy, told("drain", self.folder), self._alone(CHECKPOINT) as is_free:
             if not is_free:
                 return False
             state = self.control.read()
@@ -262,16 +308,15 @@ class Local:
         Raises:
             StoreError: the disk failed.
         """
-        self.check()
-        with told("reclaim", self.folder), self.locks.alone(CHECKPOINT, *READERS) as is_free:
+        with self.busy, told("reclaim", self.folder), self._alone(CHECKPOINT, *READERS) as is_free:
             if not is_free:
                 return 0
             drained = load(self._disk, f"{self.folder}/{WAL}/{DRAINED}", DRAINED, Drained)
             if drained is None or drained.entry > self.control.read().watermark:
                 return 0
-            freed = self.base.reclaim()
+            # First: who looks at a map that is cut off meanwhile, because this one died, is killed.
             self.control.base += 1
-            return freed
+            return self.base.reclaim()
 
     def wal_bytes(self) -> int:
         """How much of the WAL files is in use."""
@@ -281,7 +326,8 @@ class Local:
 
     def close(self) -> None:
         """Close the handle, and with it its snapshots; twice is no error."""
-        self.locks.close()
+        with nullcontext() if self.locks.is_forked else self.busy:
+            self.locks.close()
         self.control.close()
         self.pair.close()
         self.cuts.close()
@@ -294,6 +340,10 @@ class Local:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _alone(self, *names: str) -> AbstractContextManager[bool]:
+        self.check()
+        return self.locks.alone(*names)
 
     def _move(
         self,
@@ -313,20 +363,6 @@ class Local:
             )
         if local_page_count is None:
             local_page_count = page_count if watermark == state.entry else state.page_count
-        head = Head(
-            log=self.folder.rpartition("/")[2],
-            lsn=lsn,
-            hash=commit_hash.hex(),
-            watermark=watermark,
-            published_count=page_count,
-            entry=state.entry,
-            page_count=local_page_count,
-        )
-        with told("publish in", self.folder):
-            for table in self.tables:
-                table.cover_pages(local_page_count)
-            save(self._disk, f"{self.folder}/{HEAD}", HEAD, head)
-        rows = self.cuts.read(state.cuts_start, state.cuts_limit)
         new = state._replace(
             lsn=lsn,
             hash=commit_hash,
@@ -335,19 +371,38 @@ class Local:
             page_count=local_page_count,
             epoch=state.epoch + (not own),
         )
+        with told("publish in", self.folder):
+            for table in self.tables:
+                table.cover_pages(local_page_count)
+            self.control.begin_writing(state)
+            try:
+                self.save_head(writing.head_of(self, new))
+            except OSError:
+                writing.withdraw(self, state)
+                self.control.end_writing()
+                raise
+        rows = self.cuts.read(state.cuts_start, state.cuts_limit)
         if not len(needed(rows, watermark, state.entry)):
             new = new._replace(cuts_start=state.cuts_limit)
             if state.cuts_limit >= _ROUND_CUTS:
                 # Who still reads the place of old ones sees by the round that it has to look again.
                 new = new._replace(cuts_start=0, cuts_limit=0, cuts_round=state.cuts_round + 1)
         self.control.publish(new)
+        self.control.end_writing()
+
+    def save_head(self, head: Head) -> None:
+        """Replace the document, on stable storage."""
+        save(self._disk, f"{self.folder}/{HEAD}", HEAD, head)
+
+    def load_head(self) -> Head:
+        """The document."""
+        return load(self._disk, f"{self.folder}/{HEAD}", HEAD, Head) or Head()
 
     def _drain(self, state: State, cuts: Numbers) -> None:
         """Write what is in the idle file, and not published, to the base; then say so."""
         idle = ~state.sequence & 1
         table = self.tables[idle]
         last = state.idle_entry - state.idle_first + 1
-        table.cover(0, last)
         pages, numbers = table.newest(last)
         entries = numbers + np.uint64(state.idle_first - 1)
         # What is published is read from there, and nobody goes back behind the watermark.

@@ -70,9 +70,9 @@ class Locks:
         """Hold a lock together with others; False if somebody is alone with it."""
         with self._mutex:
             held = self._held[name]
-            if held == 0 and not self._files[name].try_lock(shared=True):
+            if held == _ALONE or not self.is_open:
                 return False
-            if held == _ALONE:
+            if held == 0 and not self._files[name].try_lock(shared=True):
                 return False
             self._held[name] = held + 1
             return True
@@ -80,7 +80,7 @@ class Locks:
     def try_alone(self, name: str) -> bool:
         """Hold a lock alone; False if anybody has it, in this handle or elsewhere."""
         with self._mutex:
-            if self._held[name] or not self._files[name].try_lock():
+            if self._held[name] or not self.is_open or not self._files[name].try_lock():
                 return False
             self._held[name] = _ALONE
             return True

@@ -9,6 +9,7 @@ import numpy as np
 
 from cordwood.base.errors import (
     AlreadyExistsError,
+    ContendedError,
     CordwoodError,
     InvalidInputError,
     NotFoundError,
@@ -18,10 +19,11 @@ from cordwood.base.errors import (
 from cordwood.volume import paths
 from cordwood.volume.branches import create_branch
 from cordwood.volume.desk import Desk
-from cordwood.volume.format import Manifest
+from cordwood.volume.format import Manifest, Tag
 from cordwood.volume.history import History
-from cordwood.volume.pull import reset
-from cordwood.volume.push import has_pending, prepare, resolve
+from cordwood.volume.pull import give_way
+from cordwood.volume.push import check_message, has_pending, prepare, resolve, settle
+from cordwood.volume.reader import BATCH_BYTES
 from cordwood.volume.remote import LoadedTag
 from cordwood.volume.snapshot import changed_pages
 from cordwood.volume.tags import set_tag
@@ -77,7 +79,7 @@ async def branch(desk: Desk, name: str, lsn: int | None = None) -> Manifest:
         wanted = view.lsn if lsn is None else lsn
     reader = await desk.at_hand(wanted)
     manifest = await create_branch(desk.remote, desk.log, reader.snapshot, name)
-    _know(desk.history, manifest)
+    _know(desk.history, manifest, name)
     return manifest
 
 
@@ -88,9 +90,12 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
 
     Raises:
         AlreadyExistsError: the name is taken.
+        ContendedError: somebody committed here meanwhile. The branch is there, without that; here
+            everything is as it was.
         InvalidInputError: there is nothing that is not published.
     """
     paths.check_name(name)
+    check_message(message)
     async with desk.remote_work():
         await resolve(desk)
         with suppress(NotFoundError):
@@ -104,44 +109,74 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
             below = await desk.at_hand(view.lsn)
 
             async def fill(manifest: Manifest) -> None:
-                await desk.remote.put_commit(await prepare(desk, view, manifest.log, message, None))
+                prepared = await prepare(desk, view, manifest.log, message, None)
+                await desk.remote.put_commit(prepared.sealed)
+                await settle(desk, prepared)
 
             manifest = await create_branch(
                 desk.remote, desk.log, below.snapshot, name, before_tag=fill
             )
-            _know(desk.history, manifest)
-    await reset(desk)
+            _know(desk.history, manifest, name)
+            try:
+                await give_way(desk, view)
+            except ContendedError as error:
+                raise ContendedError(
+                    f"somebody committed to {desk.name!r} while the branch {name!r} was made, "
+                    "and that is not in it",
+                    hint=f"nothing is lost: branch again under another name, or take theirs "
+                    f"(reset) if {name!r} has all you need",
+                ) from error
     return manifest
 
 
-async def tag(desk: Desk, name: str, *, force: bool = False, seen: LoadedTag | None = None) -> None:
+async def tag(desk: Desk, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
     """Give the volume's log another name.
 
     Raises:
         AlreadyExistsError: the name means another log, and it is not forced.
+        ContendedError: it does not mean the log any more that it should be taken from.
+        InvalidInputError: both are asked for.
     """
+    seen: LoadedTag | None = None
+    if instead_of is not None:
+        if force:
+            raise InvalidInputError("force takes a name from whatever it means", hint="choose one")
+        seen = await desk.remote.get_tag(name)
+        if seen.tag.log != instead_of:
+            raise ContendedError(
+                f"{name!r} means log {seen.tag.log}, not {instead_of!r}", hint="look again (tags)"
+            )
     await set_tag(desk.remote, name, desk.log, seen=seen, force=force)
 
 
 async def restore(desk: Desk, lsn: int, draft: Draft) -> int:
     """Write into a transaction what makes it an older version; how many pages that changes."""
     target = await desk.at_hand(lsn)
-    current = draft.sight
-    pages = changed_pages(await current.published.resolve(), await target.resolve())
-    view = current.view
+    published, view = draft.sight.published, draft.sight.view
     assert view is not None
-    pages = np.union1d(pages, view.overlay()[0])
-    num_pages = target.snapshot.page_count
-    if num_pages < draft.num_pages:
-        draft.truncate(num_pages)
+    version = await target.resolve()
+    pages = np.union1d(changed_pages(await published.resolve(), version), view.overlay()[0])
+    if view.cut is not None:
+        # What was cut off here is gone, though both versions have it.
+        pages = np.union1d(pages, version.pages[version.pages > view.cut])
+    pages = pages[pages <= version.page_count].astype(np.uint32)
+    if version.page_count < draft.num_pages:
+        draft.truncate(version.page_count)
+    size = desk.page_size
+    step = max(1, BATCH_BYTES // size)
     changed = 0
-    for page in pages[pages <= num_pages].tolist():
-        wanted = await target.read(page)
-        if await draft.read(page) != wanted:
-            draft.write(page, wanted)
-            changed += 1
-    if num_pages > draft.num_pages:
-        draft.truncate(num_pages)
+    for start in range(0, len(pages), step):
+        some = pages[start : start + step]
+        wanted = await target.read_many(some)
+        now = await published.read_many(some)
+        for index, page in enumerate(some.tolist()):
+            here = view.read(page) if page <= draft.num_pages else bytes(size)
+            at = slice(index * size, (index + 1) * size)
+            if wanted[at] != (now[at] if here is None else here):
+                draft.write(page, wanted[at])
+                changed += 1
+    if version.page_count > draft.num_pages:
+        draft.truncate(version.page_count)
     return changed
 
 
@@ -158,7 +193,8 @@ async def status(desk: Desk, *, offline: bool = False) -> VolumeStatus:
         below = await desk.at_hand(view.lsn)
         behind = None if newest is None else max(0, newest - view.lsn)
         if behind:
-            commit = await desk.commit(desk.log, view.lsn + 1)
+            oldest = max(view.lsn + 1, desk.history.manifest(desk.log).collected)
+            commit = await desk.commit(desk.log, oldest)
             lag_s = max(0.0, (desk.remote.clock.now_us() - commit.timestamp_us) / 1e6)
         elif behind == 0:
             lag_s = 0.0
@@ -179,9 +215,12 @@ async def status(desk: Desk, *, offline: bool = False) -> VolumeStatus:
         )
 
 
-def _know(history: History, manifest: Manifest) -> None:
-    """Write down a branch's manifest, so that it opens without asking; if that fails, it asks."""
-    try:
+def _know(history: History, manifest: Manifest, name: str) -> None:
+    """Write down what a branch is; where that fails, whoever opens it asks the store.
+
+    What the name meant before does not count any more in any case.
+    """
+    with suppress(OSError, CordwoodError):
+        history.drop_tag(name)
         history.keep_manifest(manifest)
-    except CordwoodError:
-        return
+        history.keep_tag(name, Tag(manifest.log, manifest.nonce))

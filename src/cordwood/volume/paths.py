@@ -6,6 +6,7 @@
     logs/{log}/manifest                  checkpoints, parent, what is collected
     logs/{log}/commits/{lsn}             one version: which pages changed, and where they are
     logs/{log}/checkpoints/{lsn}         the same, of every page
+    logs/{log}/pushes/{nonce}            a push that may take long is under way
     segments/{pack}                      the pages themselves
     volume.clock                         asks the store what time it is
 
@@ -76,6 +77,16 @@ def commit(log: str, lsn: int) -> str:
 def checkpoint(log: str, lsn: int) -> str:
     """The key of a checkpoint."""
     return checkpoints(log) + lsn_text(lsn)
+
+
+def notes(log: str) -> str:
+    """What the keys of the notes of pushes to a log begin with."""
+    return f"{LOGS}{log}/pushes/"
+
+
+def note(log: str, nonce: str) -> str:
+    """The key of the note of a push."""
+    return notes(log) + nonce
 
 
 def pack(pack_id: str) -> str:

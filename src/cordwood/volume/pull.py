@@ -24,9 +24,8 @@ from cordwood.volume.desk import Desk
 from cordwood.volume.format import NO_HASH
 from cordwood.volume.overlay import View
 from cordwood.volume.pagesets import pages_of
-from cordwood.volume.push import diverged, resolve
+from cordwood.volume.push import check_name, diverged, resolve
 from cordwood.volume.snapshot import Snapshot
-from cordwood.volume.tags import look_up
 
 _NAMED_MAX = 5
 
@@ -71,7 +70,7 @@ async def pull(desk: Desk) -> Moved:
                 if view.unpushed:
                     raise diverged(desk, view)
                 with suppress(ContendedError):  # a commit was made just now: look again
-                    _move(desk, view, newest, watermark=view.entry)
+                    await _move(desk, view, newest, watermark=view.entry)
                     return Moved(view.lsn, newest.lsn)
 
 
@@ -86,7 +85,7 @@ async def reset(desk: Desk) -> Moved:
         newest = await _newest(desk)
         with desk.local.snapshot() as view:
             before = view.lsn
-        desk.local.discard(newest.lsn, newest.hash or NO_HASH, newest.page_count)
+        await desk.publish(newest.lsn, newest.hash or NO_HASH, None, newest.page_count)
         return Moved(before, newest.lsn)
 
 
@@ -108,27 +107,30 @@ async def rebase(desk: Desk) -> Moved:
                 is_ours = view.page_count != view.published_count
                 count = view.page_count if is_ours else newest.page_count
                 with suppress(ContendedError):
-                    _move(desk, view, newest, watermark=view.watermark, page_count=count)
+                    await _move(desk, view, newest, watermark=view.watermark, page_count=count)
                     return Moved(view.lsn, newest.lsn)
 
 
-async def check_name(desk: Desk) -> None:
-    """Make sure that the name still means this log. One GET.
+async def follow(desk: Desk) -> str:
+    """Look up what the name means now, for whoever opens it next; the log. One GET.
 
     Raises:
-        StateError: somebody moved it.
+        StateError: it means another log, and there are local commits to this one, which nobody
+            would find under the name any more.
+        NotFoundError: it means nothing any more.
     """
     tag = (await desk.remote.get_tag(desk.name)).tag
     if tag.log != desk.log:
-        raise StateError(
-            f"{desk.name!r} means another volume now: its tag was moved",
-            hint="give what is here another name (tag), or follow the tag (follow)",
-        )
-
-
-async def follow(desk: Desk) -> str:
-    """Look up what the name means now, for whoever opens it next; the log."""
-    return (await look_up(desk.history, desk.name)).log
+        with desk.local.snapshot() as view:
+            if view.unpushed:
+                raise StateError(
+                    f"{desk.name!r} means another volume now, and {view.unpushed} local changes "
+                    "belong to what it meant before",
+                    hint="keep them on a branch (branch with unpushed=True), or let them go "
+                    "(reset); then follow",
+                )
+    desk.history.keep_tag(desk.name, tag)
+    return tag.log
 
 
 async def _newest(desk: Desk) -> Snapshot:
@@ -143,11 +145,24 @@ async def _newest(desk: Desk) -> Snapshot:
     return newest
 
 
-def _move(
+async def give_way(desk: Desk, view: View) -> Moved:
+    """Take the newest published version instead of the local commits of a snapshot, and no others.
+
+    The remote-operation lock is held.
+
+    Raises:
+        ContendedError: somebody committed since the snapshot; nothing was changed.
+    """
+    newest = await _newest(desk)
+    await _move(desk, view, newest, watermark=view.entry)
+    return Moved(view.lsn, newest.lsn)
+
+
+async def _move(
     desk: Desk, view: View, newest: Snapshot, *, watermark: int, page_count: int | None = None
 ) -> None:
     """Move the head, unless somebody committed since the snapshot."""
-    desk.local.publish(
+    await desk.publish(
         newest.lsn,
         newest.hash or NO_HASH,
         watermark,

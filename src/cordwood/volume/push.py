@@ -15,16 +15,24 @@ the same LSN. If they are there already, they are ours, though they landed late;
 is, the name is taken for ever, and ours can never come to life. So there is no moment in which a
 commit is lost, or made twice.
 
-Collection removes packs that no commit ever named once they are a day old. So a push that took half
-a day gives up before its put. Who resolves one that was cut off looks whether its packs are there,
-and brings back from the local cache those that are not.
+Packs and collection. A collection removes packs that no commit names once they are older than the
+grace. So
+
+* a push of many pages puts a note before its packs (volume/notes.py), and deletes it after 6;
+* one of few pages does without, if half the grace is left when it comes to 4. Else it starts over:
+  a note, fresh packs. So it does if the disk had no room for a copy of its packs;
+* one that finds after 4 that too much time has gone by all the same (this machine slept, the put
+  took long) looks for its packs, and brings back from the local copy those that are gone;
+* so does who resolves a push that was cut off, before he puts its commit and after. Are packs gone
+  for good, and the commit is not in the store, it is dropped: the pages are still here, and the
+  next push takes its LSN.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,6 +44,8 @@ from cordwood.base.errors import (
     DivergedError,
     InvalidInputError,
     LimitError,
+    NotFoundError,
+    StateError,
     UncertainError,
 )
 from cordwood.journal import document
@@ -52,14 +62,15 @@ from cordwood.volume.format import (
     open_commit,
     seal,
 )
+from cordwood.volume.notes import NOTE_PAGES, NOTE_S, Watch, drop_note, put_note
 from cordwood.volume.overlay import View
 from cordwood.volume.pack import PackIndex, build_packs
 from cordwood.volume.pagesets import PageArray
 from cordwood.volume.remote import Fetched
 
 PENDING = "pending"
-ORPHAN_S = 24 * 3600
-"""So old must a pack be that no commit ever named, to be collected."""
+ORPHAN_S = NOTE_S
+"""So old must a pack be that a note kept, to be collected."""
 BATCH_PAGES = 256
 """Pages that are read together while packs are built."""
 
@@ -72,16 +83,34 @@ class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     watermark: int
     data: bytes
+    note: str = ""
+    """The nonce of the note that keeps its packs, if there is one."""
     format: int = document.FORMAT
+
+
+class Prepared(NamedTuple):
+    """A commit whose packs are in the store, and how long they have been."""
+
+    sealed: Sealed
+    note: str
+    watch: Watch
+    grace_s: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its packs may be gone by now."""
+        return self.watch.elapsed_s > (ORPHAN_S if self.note else self.grace_s) / 2
 
 
 async def push(desk: Desk, message: str = "", progress: Progress | None = None) -> Commit | None:
     """Publish what is locally committed, as one commit; None if there is nothing.
 
-    A PUT for each 64 MiB of pages, one for the commit, a GET.
+    A PUT for each 64 MiB of pages, one for the commit, three GETs; a PUT and a DELETE more for a
+    push of many pages.
 
     Raises:
         DivergedError: somebody else published first; local commits stay as they are.
+        StateError: the name means another log now: what is pushed here nobody would find.
         CollectedError: the log is being deleted.
         UncertainError, StoreError: it may be published or not; the next push or pull finds out.
     """
@@ -91,10 +120,11 @@ async def push(desk: Desk, message: str = "", progress: Progress | None = None) 
         with desk.local.snapshot() as view:
             if not view.unpushed:
                 return None
+            await check_name(desk)
             await desk.remote.claim(desk.log)
-            sealed = await prepare(desk, view, desk.log, message, progress)
-            await _put(desk, view, sealed)
-    return sealed.commit
+            prepared = await prepare(desk, view, desk.log, message, progress)
+            await _put(desk, view, prepared)
+    return prepared.sealed.commit
 
 
 def check_message(message: object) -> str:
@@ -110,29 +140,48 @@ def check_message(message: object) -> str:
     raise InvalidInputError(f"a message is text of at most {MESSAGE_BYTES_MAX} bytes")
 
 
+async def check_name(desk: Desk) -> None:
+    """Make sure that the name still means this log. One GET.
+
+    Raises:
+        NotFoundError: somebody deleted it.
+        StateError: somebody moved it.
+    """
+    tag = (await desk.remote.get_tag(desk.name)).tag
+    if tag.log != desk.log:
+        raise StateError(
+            f"{desk.name!r} means another volume now: its tag was moved",
+            hint="give what is here another name (tag) and open that, or follow the tag (follow)",
+        )
+
+
 async def prepare(
     desk: Desk,
     view: View,
     log: str,
     message: str,
     progress: Progress | None,
-) -> Sealed:
-    """The commit of a snapshot's overlay over its published version, in a log; packs uploaded."""
+) -> Prepared:
+    """The commit of a snapshot's overlay over its published version, in a log; packs uploaded.
+
+    Raises:
+        LimitError: the upload took half a day.
+    """
     remote = desk.remote
-    started_us = remote.clock.now_us()
+    grace_s = desk.history.manifest(desk.log).grace_s
     pages, _ = view.overlay()
-    packs: list[PackIndex] = []
-    done = 0
-    ids = iter(remote.new_id, "")
-    for built in build_packs(desk.page_size, _batches(view, pages), ids, log):
-        await remote.put_pack(built)
-        with suppress(OSError):  # a full disk only costs reading it back
-            desk.cache.add(built.pack, built.data)
-        packs.append(built.pack)
-        done += len(built.pack.own)
-        if progress is not None:
-            progress(done, len(pages))
-    if remote.clock.now_us() - started_us > ORPHAN_S * 1_000_000 // 2:
+    note, watch = "", Watch(remote.clock)
+    packs: list[PackIndex] | None = None
+    if len(pages) <= NOTE_PAGES:
+        packs = await _upload(desk, view, pages, log, progress)
+        if watch.elapsed_s > grace_s / 2:
+            packs = None
+    if packs is None:
+        note, watch = await put_note(remote, log), Watch(remote.clock)
+        packs = await _upload(desk, view, pages, log, progress, must_keep=False)
+        assert packs is not None
+    if watch.elapsed_s > ORPHAN_S / 2:
+        await drop_note(remote, log, note)
         raise LimitError(
             f"the upload took more than {ORPHAN_S / 7200:.0f} hours, "
             "and what it uploaded may be collected by now",
@@ -154,7 +203,46 @@ async def prepare(
         cut=cut if view.lsn else 0,
         packs=tuple(packs),
     )
-    return seal(commit)
+    return Prepared(seal(commit), note, watch, grace_s)
+
+
+async def settle(desk: Desk, prepared: Prepared) -> None:
+    """The commit is in the store: see to its packs, and take the note away.
+
+    Raises:
+        CollectedError: packs are gone, and not at hand either.
+    """
+    commit = prepared.sealed.commit
+    if prepared.is_late:
+        await _bring_back(desk, commit.packs)
+    await drop_note(desk.remote, commit.log, prepared.note)
+
+
+async def _upload(
+    desk: Desk,
+    view: View,
+    pages: PageArray,
+    log: str,
+    progress: Progress | None,
+    *,
+    must_keep: bool = True,
+) -> list[PackIndex] | None:
+    """Pages as packs, in the store and in the local copy; None if that has no room and must."""
+    packs: list[PackIndex] = []
+    done = 0
+    ids = iter(desk.remote.new_id, "")
+    for built in build_packs(desk.page_size, _batches(view, pages), ids, log):
+        try:
+            desk.cache.add(built.pack, built.data)
+        except OSError:  # a full disk costs reading it back, and the safety of a short push
+            if must_keep:
+                return None
+        await desk.remote.put_pack(built)
+        packs.append(built.pack)
+        done += len(built.pack.own)
+        if progress is not None:
+            progress(done, len(pages))
+    return packs
 
 
 async def resolve(desk: Desk) -> Commit | None:
@@ -174,47 +262,69 @@ async def resolve(desk: Desk) -> Commit | None:
     with desk.local.snapshot() as view:
         is_done = view.watermark >= pending.watermark
     if is_done:
-        _forget(desk)
+        await _drop(desk, sealed.commit, pending.note)
+        return None
+    commit = sealed.commit
+    try:
+        await _bring_back(desk, commit.packs)
+    except CollectedError:
+        if await _is_there(desk, commit):
+            raise
+        # It can never be read. The pages are still here, and the next push takes its LSN.
+        await _drop(desk, commit, pending.note)
         return None
     try:
         await desk.remote.put_commit(sealed)
-    except ConflictError as error:
-        if isinstance(error, UncertainError):
-            raise
-        _forget(desk)
+    except UncertainError:
+        raise
+    except ConflictError:
+        await _drop(desk, commit, pending.note)
         return None
-    await _check_packs(desk, list(sealed.commit.packs))
-    _finish(desk, sealed, pending.watermark)
-    return sealed.commit
+    await _bring_back(desk, commit.packs)
+    await _finish(desk, sealed, pending.watermark)
+    await drop_note(desk.remote, commit.log, pending.note)
+    return commit
 
 
-async def _put(desk: Desk, view: View, sealed: Sealed) -> None:
+async def _put(desk: Desk, view: View, prepared: Prepared) -> None:
     """Steps 3 to 6."""
-    commit = sealed.commit
+    sealed = prepared.sealed
     path = f"{desk.folder}/{PENDING}"
     with told("push from", desk.folder):
-        save(desk.history.disk, path, PENDING, Pending(view.entry, sealed.data))
-    started_us = desk.remote.clock.now_us()
+        save(desk.history.disk, path, PENDING, Pending(view.entry, sealed.data, prepared.note))
     try:
         await desk.remote.put_commit(sealed)
     except UncertainError:
         raise
     except ConflictError as error:
         # Its LSN is another's for ever: ours cannot land any more.
-        _forget(desk)
+        await _drop(desk, sealed.commit, prepared.note)
         raise diverged(desk, view) from error
-    if desk.remote.clock.now_us() - started_us > ORPHAN_S * 1_000_000 // 4:
-        # This machine slept meanwhile.
-        await _check_packs(desk, list(commit.packs))
-    _finish(desk, sealed, view.entry)
+    await settle(desk, prepared)
+    await _finish(desk, sealed, view.entry)
 
 
-def _finish(desk: Desk, sealed: Sealed, watermark: int) -> None:
+async def _drop(desk: Desk, commit: Commit, note: str) -> None:
+    """Away with a commit that never will be."""
+    _forget(desk)
+    await drop_note(desk.remote, commit.log, note)
+
+
+async def _is_there(desk: Desk, commit: Commit) -> bool:
+    """Whether the store has this very commit."""
+    try:
+        found = await desk.remote.get_commit(commit.log, commit.lsn)
+    except NotFoundError:
+        return False
+    return found.commit.hash == commit.hash
+
+
+async def _finish(desk: Desk, sealed: Sealed, watermark: int) -> None:
     """Steps 5 and 6: the commit is in the store."""
     commit = sealed.commit
     with suppress(CordwoodError):  # a full disk: it is fetched again
         desk.history.keep(Fetched(commit, sealed.data))
-    desk.local.publish(commit.lsn, commit.hash, watermark, commit.page_count, own=True)
+    await desk.publish(commit.lsn, commit.hash, watermark, commit.page_count, own=True)
     _forget(desk)
 
 
@@ -236,11 +346,11 @@ def diverged(desk: Desk, view: View) -> DivergedError:
     )
 
 
-async def _check_packs(desk: Desk, packs: list[PackIndex]) -> None:
+async def _bring_back(desk: Desk, packs: tuple[PackIndex, ...]) -> None:
     """Make sure that the packs of a push that took long are there; bring back those that are not.
 
     Raises:
-        CollectedError: one is gone, and not at hand either: the pages are still local.
+        CollectedError: one is gone, and not at hand either.
     """
     missing = set(await desk.remote.missing_packs(pack.id for pack in packs))
     for pack in packs:
@@ -249,7 +359,8 @@ async def _check_packs(desk: Desk, packs: list[PackIndex]) -> None:
             if built is None:
                 raise CollectedError(
                     f"pack {pack.id} of a push was collected before its commit was made",
-                    hint="push again; use a longer grace for volumes that are pushed slowly",
+                    hint="bring the pack back from a copy of the store, or take an older version "
+                    "(restore); use a longer grace for volumes that are pushed slowly",
                 )
             await desk.remote.put_pack(built)
 
@@ -269,4 +380,7 @@ def _page(view: View, page: int) -> Buffer:
 
 def has_pending(desk: Desk) -> bool:
     """Whether a push was cut off, and nobody knows yet what became of it."""
-    return os.path.exists(f"{desk.folder}/{PENDING}")
+    with suppress(FileNotFoundError):
+        desk.history.disk.stat(f"{desk.folder}/{PENDING}")
+        return True
+    return False

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.base.errors import Code, CorruptionError
 from cordwood.volume.cache import PackCache, Progress
 from cordwood.volume.history import History
 from cordwood.volume.pagesets import PageArray
@@ -26,7 +27,7 @@ class PageReader:
         self.snapshot = snapshot
         self.page_size = page_size
         self.history = history
-        self._cache = cache
+        self.cache = cache
         self._zeros = bytes(page_size)
 
     def peek(self, page: int) -> bytes | None:
@@ -40,7 +41,7 @@ class PageReader:
             return None
         if place is None:
             return self._zeros
-        plain = self._cache.peek(place.pack, place.frame)
+        plain = self.cache.peek(place.pack, place.frame)
         if plain is None:
             return None
         start = place.position * self.page_size
@@ -61,9 +62,30 @@ class PageReader:
                 continue
             if place is None:
                 return self._zeros
-            plain = await self._cache.fetch(place.pack, place.frame)
+            try:
+                plain = await self.cache.fetch(place.pack, place.frame)
+            except CorruptionError as error:
+                await self._renew(error)
+                continue
             start = place.position * self.page_size
             return plain[start : start + self.page_size]
+
+    async def read_many(self, pages: PageArray) -> bytes:
+        """Pages in order, their bytes one after the other; zeros where there is nothing."""
+        while True:
+            version = await self.resolve()
+            rows = np.flatnonzero(np.isin(version.pages, pages))
+            if not len(rows):
+                return bytes(len(pages) * self.page_size)
+            try:
+                found = await self._gather(version, rows)
+            except CorruptionError as error:
+                await self._renew(error)
+                continue
+            room = np.zeros((len(pages), self.page_size), np.uint8)
+            at = np.searchsorted(pages, version.pages[rows])
+            room[at] = np.frombuffer(found, np.uint8).reshape(-1, self.page_size)
+            return room.tobytes()
 
     async def resolve(self) -> Resolution:
         """Where all pages are; what was lost of the local copy meanwhile is fetched."""
@@ -79,11 +101,16 @@ class PageReader:
         Raises:
             StoreError: the disk is full or fails; what was written stays.
         """
-        version = await self.resolve()
-        before = self._cache.fetched_bytes
-        for number, pack in enumerate(version.packs):
-            await self._cache.hydrate(pack, version.frame[version.pack == number], progress)
-        return self._cache.fetched_bytes - before
+        before = self.cache.fetched_bytes
+        while True:
+            version = await self.resolve()
+            try:
+                for number, pack in enumerate(version.packs):
+                    await self.cache.hydrate(pack, version.frame[version.pack == number], progress)
+            except CorruptionError as error:
+                await self._renew(error)
+                continue
+            return self.cache.fetched_bytes - before
 
     async def cached_share(self) -> float:
         """The part of the pages that is on this machine's disk, from 0 to 1."""
@@ -92,7 +119,7 @@ class PageReader:
             return 1.0
         here = 0
         for number, pack in enumerate(version.packs):
-            here += int(self._cache.present(pack, version.frame[version.pack == number]).sum())
+            here += int(self.cache.present(pack, version.frame[version.pack == number]).sum())
         return here / len(version.pages)
 
     async def batches(
@@ -112,18 +139,34 @@ class PageReader:
             some = rows[start : start + step]
             yield version.pages[some], await self._gather(version, some)
 
+    async def _renew(self, error: CorruptionError) -> None:
+        """A pack is gone: look whether a checkpoint took its place since the path was made.
+
+        Raises:
+            CorruptionError: none did.
+            CollectedError: the version itself is gone.
+        """
+        path = self.snapshot.path
+        if error.code is not Code.MISSING_OBJECT:
+            raise error
+        log = path.spans[0].log if path.spans else path.checkpoint[0] if path.checkpoint else ""
+        snapshot = await self.history.fetch(log, path.lsn)
+        if snapshot.path == path:
+            raise error
+        self.snapshot = snapshot
+
     async def _gather(self, version: Resolution, rows: npt.NDArray[np.int64]) -> bytes:
         """The bytes of some rows of a resolution: each frame is opened once."""
         for number in np.unique(version.pack[rows]).tolist():
             mine = rows[version.pack[rows] == number]
-            await self._cache.hydrate(version.packs[number], version.frame[mine])
+            await self.cache.hydrate(version.packs[number], version.frame[mine])
         keys = np.stack((version.pack[rows], version.frame[rows]), axis=1)
         frames, which = np.unique(keys, axis=0, return_inverse=True)
         order = np.argsort(which.reshape(-1), kind="stable")
         groups = np.split(order, np.cumsum(np.bincount(which.reshape(-1)))[:-1])
         room = np.zeros((len(rows), self.page_size), np.uint8)
         for (number, frame), mine in zip(frames.tolist(), groups, strict=True):
-            plain = await self._cache.fetch(version.packs[number], frame)
+            plain = await self.cache.fetch(version.packs[number], frame)
             pages = np.frombuffer(plain, np.uint8).reshape(-1, self.page_size)
             room[mine] = pages[version.position[rows[mine]]]
         return room.tobytes()

@@ -24,7 +24,7 @@ from cordwood.store.disk import Disk
 from cordwood.volume import change
 from cordwood.volume.base import Base, Drained, load
 from cordwood.volume.control import Control, State
-from cordwood.volume.tables import Cuts, Table, needed
+from cordwood.volume.tables import Cuts, Numbers, Pages, Table, needed
 
 CONTROL, HEAD, DRAINED, WAL, LOCKS = "control", "head", "drained", "wal", "locks"
 _SHARED = ("wal/cuts", "wal/wal0.table", "wal/wal0.entries", "wal/wal1.table", "wal/wal1.entries")
@@ -82,6 +82,8 @@ class _Rebuilding:
         self._drained = load(disk, f"{self._wal}/{DRAINED}", DRAINED, Drained) or Drained()
         self._head = load(disk, f"{folder}/{HEAD}", HEAD, Head) or Head()
         self._tables = [Table(disk, self._wal, index) for index in (0, 1)]
+        self._found: list[list[tuple[int, Pages, Numbers, Numbers]]] = [[], []]
+        """For each file and transaction: its first entry, counted from 1, pages, places, sums."""
         self._cuts: list[tuple[int, int]] = list(self._drained.cuts)
         # Of two that say how many pages there are after one entry, the first is right.
         self._counts = [(self._head.entry, self._head.page_count)]
@@ -90,6 +92,7 @@ class _Rebuilding:
     def run(self, entropy: Entropy, *, suspect: bool) -> tuple[State, int]:
         """Read everything; the state, and how many uses of the WAL files are drained."""
         found = self._recovered(entropy, suspect=suspect)
+        self._load()
         active, tail = found.active, found.tail
         head = self._head
         # A last frame that was published, and is damaged, looks torn. Its numbers stay used.
@@ -142,15 +145,26 @@ class _Rebuilding:
         pair.make(self._disk, self._wal, made)
         return pair.Recovered(made, made.start, None, None)
 
+    def _load(self) -> None:
+        """Fill in the tables."""
+        for table, found in zip(self._tables, self._found, strict=True):
+            if found:
+                starts, pages, places, sums = zip(*found, strict=True)
+                counts = np.array([len(each) for each in pages])
+                before = np.cumsum(counts) - counts
+                shift = np.repeat(np.array(starts) - before, counts)
+                numbers = (shift + np.arange(counts.sum())).astype(np.uint32)
+                every = [np.concatenate(each) for each in (pages, places, sums)]
+                table.load(numbers, *every)
+
     def _visit(self, head: pair.Head, frame: Frame) -> None:
-        """Fill in what a transaction wrote."""
+        """Take in what a transaction wrote."""
         name = f"{self._wal}/{pair.name_of(head.sequence)}"
         read = change.decoded(frame, self._page_bytes, name)
-        table = self._tables[head.sequence & 1]
-        last = frame.number + frame.span - head.first
-        count = max(read.page_count, int(read.pages[-1]) if len(read.pages) else 0)
-        table.reserve(read.pages.tolist(), last, count)
-        table.add(last, read.pages, read.places, read.sums)
+        first = frame.number - head.first + 1
+        # Copies: the arrays look at what was read, which is much.
+        found = (first, read.pages.copy(), read.places, read.sums.copy())
+        self._found[head.sequence & 1].append(found)
         if read.cut is not None:
             self._cuts.append((frame.number, read.cut))
         self._counts.append((frame.number + frame.span - 1, read.page_count))

@@ -148,6 +148,8 @@ class Snapshot:
         self.path = path
         self.lsn = path.lsn
         newest = next(self._commits(), None)
+        self.newest = newest
+        """The commit, or checkpoint, that the version ends at; None of the one without pages."""
         self.page_count = newest.page_count if newest else 0
         self.hash = newest.commit_hash if newest else b""
         self.timestamp_us = newest.timestamp_us if newest else 0

@@ -63,10 +63,20 @@ class _Room:
         return self._shared.view
 
     def cover(self, size_bytes: int) -> None:
-        """Make it at least so large, or see that others did."""
+        """Make it at least so large: only who holds WRITE, or is alone, may do so.
+
+        A file that two make longer at once may end up shorter than one of them made it.
+        """
         size_bytes = max(_GROWTH_BYTES, 1 << (size_bytes - 1).bit_length())
-        self._shared.close()
-        self._shared = self._disk.share(self.path, size_bytes)
+        self._share(size_bytes)
+
+    def look_anew(self) -> None:
+        """See how large others made it."""
+        self._share(0)
+
+    def _share(self, size_bytes: int) -> None:
+        old, self._shared = self._shared, self._disk.share(self.path, size_bytes)
+        old.close()
 
     def reserve(self, blocks: set[int]) -> None:
         """Make sure that blocks can be written."""
@@ -85,9 +95,15 @@ class Table:
         """Map it."""
         self._cells_room = _Room(disk, f"{folder}/wal{index}.table")
         self._list_room = _Room(disk, f"{folder}/wal{index}.entries")
-        self._look_anew()
+        self._look()
 
-    def _look_anew(self) -> None:
+    def look_anew(self) -> None:
+        """See how large others made it."""
+        self._cells_room.look_anew()
+        self._list_room.look_anew()
+        self._look()
+
+    def _look(self) -> None:
         self._cells = self._cells_room.view.cast("I")
         self._list = self._list_room.view
         self.cells: Pages = np.frombuffer(self._cells, np.uint32)
@@ -95,15 +111,15 @@ class Table:
         self.entries: NDArray[np.void] = np.frombuffer(self._list[:size], ENTRY_TYPE)
 
     def cover(self, page_count: int, last: int) -> None:
-        """See to it that so many pages and entries have a place, here or because others did it."""
+        """See to it that so many pages and entries have a place; with WRITE held, or alone."""
         if page_count >= len(self._cells):
             self._cells_room.cover(4 * (page_count + 1))
         if (last + 1) * _ENTRY.size > len(self._list):
             self._list_room.cover((last + 1) * _ENTRY.size)
-        self._look_anew()
+        self._look()
 
     def cover_pages(self, page_count: int) -> None:
-        """See to it that readers find a place for so many pages."""
+        """See to it that readers find a place for so many pages; with WRITE held."""
         if page_count >= len(self._cells):
             self.cover(page_count, 0)
 
@@ -130,12 +146,16 @@ class Table:
         """
         for _ in range(_LOOKS):
             if page >= len(self._cells):
-                self.cover(page, last)
+                self.look_anew()
+                if page >= len(self._cells):
+                    return None
             entry = self._cells[page]
             steps = 0
             while entry:
                 if (entry + 1) * _ENTRY.size > len(self._list):
-                    self.cover(page, entry)
+                    self.look_anew()
+                    if (entry + 1) * _ENTRY.size > len(self._list):
+                        break
                 found, previous, place, checksum = _ENTRY.unpack_from(
                     self._list, entry * _ENTRY.size
                 )
@@ -166,6 +186,30 @@ class Table:
         self.entries[numbers[0] : last + 1] = added
         self.cells[pages] = numbers
 
+    def load(self, numbers: Pages, pages: Pages, places: Numbers, sums: Numbers) -> None:
+        """Fill in all entries of a file at once: who is alone, and found the table empty.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if not len(numbers):
+            return
+        last = int(numbers[-1])
+        self.cover(int(pages.max()), last)
+        self._cells_room.reserve(set(np.unique(pages >> 10).tolist()))
+        self._list_room.reserve(set(range(((last + 1) * _ENTRY.size - 1 >> 12) + 1)))
+        order = np.argsort(pages, kind="stable")
+        page, number = pages[order], numbers[order]
+        is_same = page[1:] == page[:-1]
+        previous = np.zeros(len(pages), np.uint32)
+        previous[order[1:][is_same]] = number[:-1][is_same]
+        added = np.empty(len(pages), ENTRY_TYPE)
+        added["page"], added["place"], added["sum"] = pages, places, sums
+        added["previous"] = previous
+        self.entries[numbers] = added
+        is_newest = np.append(~is_same, True)
+        self.cells[page[is_newest]] = number[is_newest]
+
     def undo(self, last: int) -> None:
         """Take back the entries behind `last`, which belong to a writer that died."""
         behind = self.entries[last + 1 :]
@@ -184,6 +228,8 @@ class Table:
 
     def newest(self, last: int) -> tuple[Pages, NDArray[np.uint32]]:
         """The pages that have an entry up to `last`, in their order, and the newest of each."""
+        if (last + 1) * _ENTRY.size > len(self._list):
+            self.look_anew()
         pages = self.entries["page"][1 : last + 1]
         found, index = np.unique(pages[::-1], return_index=True)
         numbers = (len(pages) - index).astype(np.uint32)
@@ -206,7 +252,7 @@ class Cuts:
     def read(self, start: int, limit: int) -> Numbers:
         """Cuts as rows of entry and page count."""
         if limit * _CUT_BYTES > len(self._room.view):
-            self._room.cover(limit * _CUT_BYTES)
+            self._room.look_anew()
         return np.frombuffer(
             bytes(self._room.view[start * _CUT_BYTES : limit * _CUT_BYTES]), np.uint64
         ).reshape(-1, 2)

@@ -6,6 +6,9 @@ comes second waits for a while, then is refused.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from cordwood.base.errors import Code, InvalidInputError, StateError
 from cordwood.store.api import Buffer
 from cordwood.volume import writing
@@ -85,6 +88,25 @@ class Draft:
             return self._turn.commit(self._pages, self.num_pages, cut)
         finally:
             self.rollback()
+
+    async def finish(self) -> int:
+        """Commit in a thread, for who must not wait for a disk.
+
+        A commit that is under way is waited for, also by who is cancelled: until it is over nobody
+        else may write.
+        """
+        self._check()
+        if self._desk.history.disk.inline:
+            return self.commit()
+        work = asyncio.ensure_future(asyncio.to_thread(self.commit))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
+            work.exception()
+            raise
 
     def rollback(self) -> None:
         """Forget everything; after a commit, or twice, it does nothing."""

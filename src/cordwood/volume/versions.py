@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.base.errors import CorruptionError, NotFoundError
 from cordwood.volume.desk import Desk
 from cordwood.volume.format import Commit
 from cordwood.volume.moments import Moment, lsn_or_time, newest_at
 from cordwood.volume.pagesets import PageArray
-from cordwood.volume.reader import PageReader
+from cordwood.volume.reader import BATCH_BYTES, PageReader
 from cordwood.volume.snapshot import DEPTH_MAX, Absent, changed_pages
 
 
@@ -59,7 +60,7 @@ class Version:
 async def versions(desk: Desk, newest: int) -> AsyncIterator[Version]:
     """The history from an LSN down, to the oldest version that is kept."""
     lsn = newest
-    for log, first, oldest in await _lines(desk, newest):
+    for log, first, oldest in await lines_of(desk):
         while lsn >= max(first, oldest, 1):
             commit = await desk.commit(log, lsn)
             yield Version.of(commit, is_branch_point=lsn == first and first > 1)
@@ -77,7 +78,7 @@ async def resolve_moment(desk: Desk, at: Moment, newest: int) -> int:
     if lsn is not None:
         return lsn
     assert time_us is not None
-    lines = await _lines(desk, newest)
+    lines = await lines_of(desk)
     if not newest:
         raise NotFoundError(f"volume {desk.name!r} has no version yet", hint="push one")
     oldest = max(1, *lines[-1][1:])
@@ -88,23 +89,35 @@ async def resolve_moment(desk: Desk, at: Moment, newest: int) -> int:
     return await newest_at(time_us, oldest, newest, commit_at)
 
 
-async def diff(desk: Desk, before: PageReader, after: PageReader) -> PageArray:
+async def diff(before: PageReader, after: PageReader) -> PageArray:
     """The pages that differ between two versions, in order: bytes are compared, not histories."""
     old, new = await before.resolve(), await after.resolve()
     candidates = changed_pages(old, new)
-    differing = [
-        page for page in candidates.tolist() if await before.read(page) != await after.read(page)
-    ]
-    low, high = sorted((old.page_count, new.page_count))
-    shown = np.array(differing, np.uint32)
     # Pages that only one of them has differ even if they are zeros.
-    return np.union1d(shown, np.arange(low + 1, high + 1, dtype=np.uint32))
+    low, high = sorted((old.page_count, new.page_count))
+    differing = [np.arange(low + 1, high + 1, dtype=np.uint32)]
+    step = max(1, BATCH_BYTES // before.page_size)
+    for start in range(0, len(candidates), step):
+        some = candidates[start : start + step]
+        differing.append(
+            some[differs(await before.read_many(some), await after.read_many(some), len(some))]
+        )
+    return np.unique(np.concatenate(differing))
 
 
-async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
+def differs(left: bytes, right: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many pages are not the same."""
+    shape = (count, -1)
+    one = np.frombuffer(left, np.uint8).reshape(shape)
+    two = np.frombuffer(right, np.uint8).reshape(shape)
+    found: npt.NDArray[np.bool_] = (one != two).any(axis=1)
+    return found
+
+
+async def lines_of(desk: Desk) -> list[tuple[str, int, int]]:
     """Each log of the history: its id, its first LSN, the oldest that is kept. Newest log first."""
     lines: list[tuple[str, int, int]] = []
-    log, lsn = desk.log, newest
+    log = desk.log
     while len(lines) <= DEPTH_MAX:
         try:
             manifest = desk.history.manifest(log)
@@ -112,7 +125,8 @@ async def _lines(desk: Desk, newest: int) -> list[tuple[str, int, int]]:
             await desk.history.fetch_absent(absent)
             continue
         lines.append((log, manifest.first, manifest.collected))
-        if manifest.parent is None or manifest.collected >= manifest.first:
+        if manifest.parent is None or manifest.collected:
+            # A branch that was collected needs nothing of its parent, which may be gone.
             return lines
-        log, lsn = manifest.parent.log, min(lsn, manifest.parent.lsn)
+        log = manifest.parent.log
     raise CorruptionError(f"log {desk.log}: its parents never end", where=desk.log)

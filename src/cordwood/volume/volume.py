@@ -98,6 +98,9 @@ class Volume:
         except AlreadyExistsError:
             if not exist_ok:
                 raise
+        else:
+            # A volume of this name may have been here before, and be gone from the store.
+            History(remote, self.directory).drop_tag(self.name)
 
     async def desk(self) -> Desk:
         """The volume, open; the first call opens it."""
@@ -157,7 +160,7 @@ class Volume:
         try:
             yield Transaction(draft)
             if draft.is_open:
-                await asyncio.to_thread(draft.commit)
+                await draft.finish()
         finally:
             draft.rollback()
 
@@ -183,6 +186,7 @@ class Volume:
 
         Raises:
             DivergedError: somebody else published first; local commits stay as they are.
+        StateError: the name means another volume now.
         """
         commit = await push(await self.desk(), message, progress)
         return None if commit is None else commit.lsn
@@ -215,6 +219,9 @@ class Volume:
         """Go where the name points now, if its tag was moved; whether it was.
 
         What is here of the old log stays in the directory.
+
+        Raises:
+            StateError: there are local commits, which nobody would find under the name any more.
         """
         desk = await self.desk()
         is_moved = await pull.follow(desk) != desk.log
@@ -254,7 +261,7 @@ class Volume:
         first = await desk.at_hand(await self._lsn(before))
         newest = await self._newest(desk)
         second = await desk.at_hand(newest if after is None else await self._lsn(after))
-        return [int(page) for page in await versions.diff(desk, first, second)]
+        return [int(page) for page in await versions.diff(first, second)]
 
     async def branch(
         self, name: str, at: Moment | None = None, *, unpushed: bool = False, message: str = ""
@@ -280,13 +287,19 @@ class Volume:
             self.store, name, directory=self.directory, clock=self.clock, entropy=self.entropy
         )
 
-    async def tag(self, name: str, *, force: bool = False) -> None:
+    async def tag(self, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Give the volume another name in the store.
+
+        Args:
+            name: the name.
+            force: take it from whatever it means.
+            instead_of: take it from this log (see `tags`), and from no other.
 
         Raises:
             AlreadyExistsError: the name means another volume, and it is not forced.
+            ContendedError: it does not mean that log any more.
         """
-        await operations.tag(await self.desk(), name, force=force)
+        await operations.tag(await self.desk(), name, force=force, instead_of=instead_of)
 
     async def tags(self) -> dict[str, str]:
         """All names in the store, and the log that each means."""
@@ -311,7 +324,7 @@ class Volume:
         draft = await self.draft()
         try:
             changed = await operations.restore(desk, lsn, draft)
-            await asyncio.to_thread(draft.commit)
+            await draft.finish()
         finally:
             draft.rollback()
         return changed

@@ -36,6 +36,7 @@ from cordwood.journal.frames import Tail
 from cordwood.volume import change
 from cordwood.volume.control import State
 from cordwood.volume.locks import WRITE, need
+from cordwood.volume.recovery import Head
 from cordwood.volume.tables import needed
 
 if TYPE_CHECKING:
@@ -70,19 +71,24 @@ class Transaction:
         """
         if not self._is_open:
             raise StateError("the transaction is over", code=Code.CLOSED)
-        local = self._local
-        local.check()
         try:
-            cut = _checked(pages, page_count, cut, self._state, local.page_bytes)
-            if not pages and cut is None and page_count == self._state.page_count:
-                return self._state.entry
-            state = append(local, self._state, pages, page_count, cut)
-            # The commit is made. What comes now saves room, and who asks for it is told of errors.
-            with suppress(OSError, CordwoodError):
-                switch(local, state)
-            return state.entry
+            # A handle that is being closed by another thread waits, and then refuses.
+            with self._local.busy:
+                return self._commit(pages, page_count, cut)
         finally:
             self.rollback()
+
+    def _commit(self, pages: dict[int, bytes], page_count: int, cut: int | None) -> int:
+        local = self._local
+        local.check()
+        cut = _checked(pages, page_count, cut, self._state, local.page_bytes)
+        if not pages and cut is None and page_count == self._state.page_count:
+            return self._state.entry
+        state = append(local, self._state, pages, page_count, cut)
+        # The commit is made. What comes now saves room, and who asks for it is told of errors.
+        with suppress(OSError, CordwoodError):
+            switch(local, state)
+        return state.entry
 
     def rollback(self) -> None:
         """Let the next one write; after a commit, or twice, it does nothing."""
@@ -135,20 +141,21 @@ def append(
     table = local.tables[state.sequence & 1]
     last = after.number - state.first
     control = local.control
-    with told("commit to", local.folder):
+    try:
         for each in local.tables:
             each.cover_pages(page_count)
         table.reserve(numbers, last, page_count)
         if cut is not None:
             local.cuts.reserve(state.cuts_limit, 2 * state.cuts_limit - state.cuts_start + 1)
         control.begin_writing(state)
-        try:
-            local.pair.put(state.sequence, parts, state.end, after.end)
-        except OSError:
-            withdraw(local, state)
+        local.pair.put(state.sequence, parts, state.end, after.end)
+    except OSError as error:
+        if control.is_unfinished:
+            with told("take back a commit to", local.folder):
+                withdraw(local, state)
             control.end_writing()
-            raise
-    _sync(local, state)
+        raise error_of("commit to", local.folder, error) from error
+    _sync(local, state.sequence, "the commit")
     table.add(last, listed, change.places_of(state.end, len(numbers), local.page_bytes), sums)
     new = state._replace(
         entry=after.number - 1, end=after.end, checksum=after.checksum, page_count=page_count
@@ -161,17 +168,33 @@ def append(
 
 
 def withdraw(local: Local, state: State) -> None:
-    """Take back what lies behind a state: nobody was told of it.
+    """Take back what lies behind a state, a frame or another head: nobody was told of it.
 
     Raises:
         OSError: it cannot be; then nobody may write.
     """
     try:
         local.pair.cut(state.sequence, state.end)
+        kept, expected = local.load_head(), head_of(local, state)
+        if (kept.lsn, kept.hash, kept.watermark) != (state.lsn, expected.hash, state.watermark):
+            local.save_head(expected)
     except OSError:
         local.control.poison()
         raise
     local.tables[state.sequence & 1].undo(state.entry - state.first + 1)
+
+
+def head_of(local: Local, state: State) -> Head:
+    """The document that says of a state what lies below it."""
+    return Head(
+        log=local.folder.rpartition("/")[2],
+        lsn=state.lsn,
+        hash=state.hash.hex(),
+        watermark=state.watermark,
+        published_count=state.published_count,
+        entry=state.entry,
+        page_count=state.page_count,
+    )
 
 
 def switch(local: Local, state: State) -> None:
@@ -190,6 +213,7 @@ def switch(local: Local, state: State) -> None:
         head = local.pair.begin(
             state.sequence + 1, state.checksum, state.entry + 1, 2 * local.switch_bytes
         )
+        _sync(local, head.sequence, "the next commits")
         local.tables[1 - active].clear(state.idle_entry - state.idle_first + 1)
         local.control.publish(
             state._replace(
@@ -206,14 +230,14 @@ def switch(local: Local, state: State) -> None:
         )
 
 
-def _sync(local: Local, state: State) -> None:
-    """Bring the frame to stable storage."""
+def _sync(local: Local, sequence: int, what: str) -> None:
+    """Bring a file to stable storage; if that fails, nobody writes any more."""
     try:
-        local.pair.sync(state.sequence)
+        local.pair.sync(sequence)
     except OSError as error:
         local.control.poison()
         raise UncertainError(
-            f"{error_of('sync', local.folder, error)}: the commit may or may not be durable",
+            f"{error_of('sync', local.folder, error)}: {what} may or may not be durable",
             hint="see to the disk, close the volume everywhere, open it again, and look",
         ) from error
 

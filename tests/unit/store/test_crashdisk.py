@@ -141,3 +141,44 @@ def test_errors_of_the_real_thing():
         disk.read("/folder")
     with pytest.raises(FileNotFoundError):
         disk.unlink("/absent")
+
+
+def test_memory_that_is_shared_is_anything_after_a_power_cut():
+    """All who share it see what was written; the cut leaves zeros, all, or blocks of it."""
+    found = set()
+    for seed in range(40):
+        disk = CrashDisk()
+        first = disk.share("/m", 1024)
+        second = disk.share("/m", 0)
+        first.view[0], first.view[600] = 1, 2
+        assert (1, 2, 1024) == (second.view[0], second.view[600], len(second.view))
+        disk.fsync_dir("/")
+        after = disk.power_cut(SeededEntropy(seed)).share("/m", 1024)
+        found.add((after.view[0], after.view[600]))
+    assert {(0, 0), (1, 2), (1, 0), (0, 2)} >= found >= {(0, 0), (1, 2)}
+
+
+def test_memory_that_is_shared_outlives_a_process():
+    """And grows without losing what is in it; a disk that is full says so before it is written."""
+    disk = CrashDisk()
+    disk.share("/m", 1024).view[7] = 9
+    disk.revive()
+    grown = disk.share("/m", 4096)
+    assert (9, 4096) == (grown.view[7], len(grown.view))
+    disk.fail(1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        grown.reserve(0, 4096)
+    grown.reserve(0, 4096)
+
+
+def test_shared_locks_of_open_files():
+    """Many share one, or one has it alone."""
+    disk = CrashDisk()
+    one, two, three = (disk.open("/l", create=True) for _ in range(3))
+    assert one.try_lock(shared=True)
+    assert two.try_lock(shared=True)
+    assert not three.try_lock()
+    one.unlock()
+    two.unlock()
+    assert three.try_lock()
+    assert not one.try_lock(shared=True)

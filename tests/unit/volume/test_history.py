@@ -22,8 +22,9 @@ from cordwood.base.errors import (
 )
 from cordwood.volume import paths
 from cordwood.volume.checkpoints import discover, make_checkpoint
+from cordwood.volume.format import Manifest, Parent
 from cordwood.volume.history import History
-from cordwood.volume.snapshot import changed_pages
+from cordwood.volume.snapshot import changed_pages, path_of
 
 ZEROS = bytes(PAGE)
 
@@ -168,13 +169,11 @@ async def test_a_damaged_local_file_is_fetched_again(desk, kind):
     folder = os.path.join(desk.directory, log)
     places = [os.path.join(folder, kind)]
     if kind != "manifest":
-        places = [os.path.join(folder, kind, name) for name in os.listdir(places[0])]
+        places = [os.path.join(folder, kind, name) for name in sorted(os.listdir(places[0]))]
     assert places
-    for number, place in enumerate(places):
-        if number % 2:
-            os.unlink(place)
-        else:
-            desk.history.disk.overwrite(place, b"damaged", 40)
+    for place in places[:-1]:
+        desk.history.disk.overwrite(place, b"damaged", 40)
+    os.unlink(places[-1])
     desk.history = History(desk.remote, desk.directory)
     assert expected == await desk.content(log)
 
@@ -266,15 +265,15 @@ async def test_a_checkpoint_nobody_announced_is_discovered(desk):
 
 
 async def test_a_checkpoint_reuses_what_is_mostly_live(desk):
-    """Packs are named again with what counts; only a mostly dead one is written anew."""
+    """Named again with what counts; what is mostly dead or small is written into one new pack."""
     log = await desk.volume()
-    await desk.push(log, {n: bytes_of(1, n) for n in range(1, 101)})
+    await desk.push(log, {n: bytes_of(1, n) for n in range(1, 301)})
     await desk.push(log, {n: bytes_of(2, n) for n in range(1, 21)})
     await desk.push(log, {n: bytes_of(3, n) for n in range(1, 20)})
     before = len(await desk.keys("segments/"))
     expected = await desk.content(log)
     made = await make_checkpoint(desk.history, await desk.reader(log), log)
-    assert (2, 1) == (made.packs_reused, made.packs_written)
+    assert (1, 1) == (made.packs_reused, made.packs_written)
     assert before + 1 == len(await desk.keys("segments/"))
     fresh = Desk(os.path.join(desk.directory, "f"), desk.store)
     assert expected == await fresh.content(log)
@@ -295,3 +294,44 @@ async def test_differences_are_found(desk):
     assert [2, 7, 8] == changed_pages(one, two).tolist() == changed_pages(two, one).tolist()
     assert [] == changed_pages(one, one).tolist()
     assert list(range(1, 9)) == changed_pages(none, one).tolist()
+
+
+def manifest_of(log, parent=None, lsn=0, **rest):
+    """A manifest for paths."""
+    root = Parent(parent, lsn, "ab" * 32) if parent else None
+    return Manifest(
+        log=log, page_size=PAGE, grace_s=1.0, created_us=0, nonce=log, parent=root, **rest
+    )
+
+
+def test_branches_of_branches_take_no_recursion():
+    """Five thousand deep, and a path that is as long; a circle is found."""
+    manifests = {f"{0:032x}": manifest_of(f"{0:032x}")}
+    for depth in range(1, 5_001):
+        log, parent = f"{depth:032x}", f"{depth - 1:032x}"
+        manifests[log] = manifest_of(log, parent, depth)
+    path = path_of(manifests.__getitem__, f"{5_000:032x}", 5_001)
+    assert (5_001, 5_001, None) == (len(path.spans), path.lsn, path.checkpoint)
+    assert [(5_001, 5_001), (5_000, 5_000)] == [(s.low, s.high) for s in path.spans[:2]]
+    assert 1 == path_of(manifests.__getitem__, f"{5_000:032x}", 1).lsn
+    manifests[f"{0:032x}"] = manifest_of(f"{0:032x}", f"{9:032x}", 7)
+    with pytest.raises(CorruptionError, match="never end"):
+        path_of(manifests.__getitem__, f"{20:032x}", 20)
+
+
+def test_a_path_ends_at_the_newest_checkpoint_below():
+    """In the log itself, in the child at its branch point, or in the parent."""
+    one, two = f"{1:032x}", f"{2:032x}"
+    manifests = {
+        one: manifest_of(one, checkpoints=(3, 9)),
+        two: manifest_of(two, one, 7, checkpoints=(7, 12)),
+    }
+
+    def ends(lsn):
+        path = path_of(manifests.__getitem__, two, lsn)
+        assert lsn == path.lsn
+        return path.checkpoint
+
+    assert [(two, 12), (two, 7), (two, 7), (one, 3), (one, 3), None] == [
+        ends(lsn) for lsn in (15, 8, 7, 6, 3, 2)
+    ]

@@ -47,6 +47,12 @@ class Machine(RuleBasedStateMachine):
         """What was behind the shortest end is zeros, unless the transaction wrote it."""
         self.change(handle, numbers, 12, cut)
 
+    @rule(handle=HANDLES, first=NUMBERS)
+    def fill(self, handle, first):
+        """So many commits that the file is left for the other one, unless a reader needs that."""
+        for number in range(first, first + 5):
+            self.change(handle, {number % 12 + 1}, 12, None)
+
     def change(self, handle, numbers, count, cut):
         self.version += 1
         pages = {n: page_of(n, self.version) for n in numbers if n <= count}
@@ -152,4 +158,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestModel = Machine.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
