@@ -52,6 +52,7 @@ from cordwood.volume.volume import PAGE_SIZE, Volume
 
 BUSY_TIMEOUT_S = 5.0
 """So long a statement waits for another connection's transaction."""
+Connection = apsw.Connection
 SqlError = apsw.Error
 """What every failing statement raises, one of its kinds."""
 _PREFIX = "cordwood:"
