@@ -58,6 +58,8 @@ crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, S
 	$(BIN)/python tools/kill_topic.py
 	$(BIN)/python tools/kill_volume.py
 	$(BIN)/python tools/kill_bank.py
+	$(BIN)/python tools/kill_sqlite.py
+	$(BIN)/python tools/play_bank.py
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
 

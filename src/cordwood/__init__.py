@@ -3,6 +3,7 @@
 The async core is here; `cordwood.sync` has blocking twins with the same names.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cordwood.base.errors import (
@@ -121,7 +122,9 @@ than it needs, and what needs an extra asks for it then."""
 
 
 def __getattr__(name: str) -> Any:
-    """The names in `_HOMES`."""
+    """The names in `_HOMES`, and `volume`, for `cordwood.volume.sqlite`."""
+    if name == "volume":
+        return import_module("cordwood.volume")
     if name not in _HOMES:
         raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
     found = globals()[name] = lazily(f"cordwood.{_HOMES[name]}", name)

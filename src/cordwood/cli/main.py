@@ -28,6 +28,7 @@ COMMANDS = (
     "store",
     "table",
     "topic",
+    "volume",
 )
 """Each is in the module of its name."""
 

@@ -118,6 +118,12 @@ class Control:
     def base(self, value: int) -> None:
         self._words[_BASE] = value
 
+    @property
+    def times(self) -> tuple[int, int, int]:
+        """The turn, and what else a snapshot is made of: it changes whenever one would."""
+        words = self._words
+        return words[_TURN], words[_DRAINED], words[_BASE]
+
     def begin(self) -> None:
         """Begin a recovery: from here on this counts for nothing."""
         self._shared.reserve(0, SIZE_BYTES)

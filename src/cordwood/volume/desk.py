@@ -102,6 +102,10 @@ class Sight:
         if self._view is not None:
             self._view.close()
 
+    def reopen(self) -> bool:
+        """Open it once more, as it was, if nothing has changed since; False if something has."""
+        return self._view is None or self._view.reopen()
+
 
 class Desk:
     """One log of a volume, open in one process."""

@@ -49,6 +49,8 @@ class View:
         "_local",
         "_lock",
         "_map",
+        "_need",
+        "_times",
         "entry",
         "epoch",
         "page_count",
@@ -82,6 +84,9 @@ class View:
         self._far: dict[int, Found] = {}
         self._idle_far: dict[int, Found] = {}
         self._map = base
+        self._need = lock
+        # Of the state that this is: the newest may have gone on since.
+        self._times = (state.turn, *local.control.times[1:])
         self._cut_entries, self._cut_counts = cuts
 
     @property
@@ -182,6 +187,21 @@ class View:
         lock, self._lock = self._lock, None
         if lock is not None:
             self._local.locks.let_go(lock)
+
+    def reopen(self) -> bool:
+        """Open it once more, as it was, if nothing has changed since; False if something has.
+
+        For who takes a snapshot for each of many statements: it would be the same one again.
+        """
+        local, need = self._local, self._need
+        control, locks = local.control, local.locks
+        if not locks.is_open or control.times != self._times or not locks.try_share(need):
+            return False
+        if control.times != self._times:
+            locks.let_go(need)
+            return False
+        self._lock = need
+        return True
 
     def __enter__(self) -> Self:
         return self
