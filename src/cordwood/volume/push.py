@@ -42,6 +42,7 @@ from cordwood.base.errors import (
     ConflictError,
     CordwoodError,
     DivergedError,
+    InternalError,
     InvalidInputError,
     LimitError,
     NotFoundError,
@@ -52,7 +53,7 @@ from cordwood.journal import document
 from cordwood.journal.failures import told
 from cordwood.store.api import Buffer
 from cordwood.volume.base import load, save
-from cordwood.volume.desk import Desk
+from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.format import (
     MESSAGE_BYTES_MAX,
     NO_HASH,
@@ -76,6 +77,8 @@ BATCH_PAGES = 256
 
 Progress = Callable[[int, int], None]
 """Is told how many pages were uploaded, and of how many."""
+Reading = Callable[[int], Buffer | None]
+"""Gives a page that is at hand."""
 
 
 class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,8 +167,12 @@ async def prepare(
     log: str,
     message: str,
     progress: Progress | None,
+    *,
+    whole: Sight | None = None,
 ) -> Prepared:
     """The commit of a snapshot's overlay over its published version, in a log; packs uploaded.
+
+    With `whole`, all of whose pages are at hand, it is the first commit of a log of its own.
 
     Raises:
         LimitError: the upload took half a day.
@@ -173,15 +180,19 @@ async def prepare(
     remote = desk.remote
     grace_s = desk.history.manifest(desk.log).grace_s
     pages, _ = view.overlay()
+    read: Reading = view.read
+    if whole is not None:
+        below = (await whole.published.resolve()).pages
+        pages, read = np.union1d(pages, below[below <= view.page_count]), whole.peek
     note, watch = "", Watch(remote.clock)
     packs: list[PackIndex] | None = None
     if len(pages) <= NOTE_PAGES:
-        packs = await _upload(desk, view, pages, log, progress)
+        packs = await _upload(desk, read, pages, log, progress)
         if watch.elapsed_s > grace_s / 2:
             packs = None
     if packs is None:
         note, watch = await put_note(remote, log), Watch(remote.clock)
-        packs = await _upload(desk, view, pages, log, progress, must_keep=False)
+        packs = await _upload(desk, read, pages, log, progress, must_keep=False)
         assert packs is not None
     if watch.elapsed_s > ORPHAN_S / 2:
         await drop_note(remote, log, note)
@@ -190,20 +201,21 @@ async def prepare(
             "and what it uploaded may be collected by now",
             hint="push more often, or from where the store is nearer",
         )
-    below = await desk.below(view.lsn)
+    timestamp_us = (await desk.below(view.lsn)).snapshot.timestamp_us
+    is_first = whole is not None or not view.lsn
     cut = min(view.published_count, view.page_count)
     if view.cut is not None:
         cut = min(cut, view.cut)
     commit = Commit(
         log=log,
-        lsn=view.lsn + 1,
-        parent_hash=view.hash if view.lsn else NO_HASH,
-        timestamp_us=max(remote.clock.now_us(), below.snapshot.timestamp_us),
+        lsn=1 if is_first else view.lsn + 1,
+        parent_hash=NO_HASH if is_first else view.hash,
+        timestamp_us=max(remote.clock.now_us(), timestamp_us),
         message=check_message(message),
         provenance=Provenance(desk.client, view.entry, remote.entropy.token()),
         page_size=desk.page_size,
         page_count=view.page_count,
-        cut=cut if view.lsn else 0,
+        cut=0 if is_first else cut,
         packs=tuple(packs),
     )
     return Prepared(seal(commit), note, watch, grace_s)
@@ -223,7 +235,7 @@ async def settle(desk: Desk, prepared: Prepared) -> None:
 
 async def _upload(
     desk: Desk,
-    view: View,
+    read: Reading,
     pages: PageArray,
     log: str,
     progress: Progress | None,
@@ -234,7 +246,7 @@ async def _upload(
     packs: list[PackIndex] = []
     done = 0
     ids = iter(desk.remote.new_id, "")
-    for built in build_packs(desk.page_size, _batches(view, pages), ids, log):
+    for built in build_packs(desk.page_size, _batches(read, pages), ids, log):
         try:
             desk.cache.add(built.pack, built.data)
         except OSError:  # a full disk costs reading it back, and the safety of a short push
@@ -368,16 +380,17 @@ async def _bring_back(desk: Desk, packs: tuple[PackIndex, ...]) -> None:
             await desk.remote.put_pack(built)
 
 
-def _batches(view: View, pages: PageArray) -> Iterator[tuple[PageArray, Buffer]]:
-    """The pages of an overlay, some at a time, with their bytes one after the other."""
+def _batches(read: Reading, pages: PageArray) -> Iterator[tuple[PageArray, Buffer]]:
+    """Pages, some at a time, with their bytes one after the other."""
     for start in range(0, len(pages), BATCH_PAGES):
         some = pages[start : start + BATCH_PAGES]
-        yield np.asarray(some, np.uint32), b"".join(_page(view, page) for page in some.tolist())
+        yield np.asarray(some, np.uint32), b"".join(_page(read, page) for page in some.tolist())
 
 
-def _page(view: View, page: int) -> Buffer:
-    found = view.read(page)
-    assert found is not None  # it is in the overlay
+def _page(read: Reading, page: int) -> Buffer:
+    found = read(page)
+    if found is None:
+        raise InternalError(f"page {page} is not at hand")
     return found
 
 

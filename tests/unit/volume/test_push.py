@@ -364,8 +364,32 @@ async def test_who_is_far_behind_still_knows_how_far(world):
     with pytest.raises(DivergedError):
         await b.pull()
     assert ["mine", "v2"] == await seen(b)
-    await b.reset()
+    with pytest.raises(CollectedError):
+        await b.rebase()
+    kept = await b.branch("kept", unpushed=True)
     assert ["later 2", "v2"] == await seen(b)
+    assert ["mine", "v2"] == await seen(kept) == await seen(world.at("c", "kept"))
+    assert [1] == [version.lsn for version in await kept.log()]
+
+
+async def test_who_is_far_behind_and_has_no_copy_is_told(world):
+    """Pages of what local commits build upon are gone: nothing is given up unasked."""
+    a = await world.made(versions=2)
+    b = world.at("b")
+    await write(b, {1: "mine"}, [4])
+    for n in range(3):
+        await write(a, {1: f"later {n}", 2: f"later {n}"})
+        await a.push()
+    await a.checkpoint()
+    for _ in range(3):
+        world.clock.pass_s(700)
+        await a.collect(keep_s=0)
+    with pytest.raises(CollectedError):
+        await b.branch("kept", unpushed=True)
+    assert "kept" not in await b.tags()
+    assert 1 == (await b.status()).ahead
+    await b.reset()
+    assert ["later 2", "later 2"] == await seen(b)
 
 
 # Without a store.
