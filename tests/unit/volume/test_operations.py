@@ -377,7 +377,7 @@ async def test_a_tag_moved_under_us(world):
     other = await a.branch("other", at=1)
     await write(b, {1: "mine"})
     await other.tag("app", force=True)
-    for verb in (b.push, b.pull, b.follow):
+    for verb in (b.push, b.pull, b.follow, b.delete):
         with pytest.raises(StateError):
             await verb()
     assert ["mine", "v2"] == await seen(b)
