@@ -49,6 +49,7 @@ from cordwood.base.errors import (
     StateError,
     UncertainError,
 )
+from cordwood.base.workers import in_worker
 from cordwood.journal import document
 from cordwood.journal.failures import told
 from cordwood.store.api import Buffer
@@ -65,7 +66,7 @@ from cordwood.volume.format import (
 )
 from cordwood.volume.notes import NOTE_PAGES, NOTE_S, Watch, drop_note, put_note
 from cordwood.volume.overlay import View
-from cordwood.volume.pack import PackIndex, build_packs
+from cordwood.volume.pack import Built, PackIndex, build_packs
 from cordwood.volume.pagesets import PageArray
 from cordwood.volume.remote import Fetched
 
@@ -246,7 +247,8 @@ async def _upload(
     packs: list[PackIndex] = []
     done = 0
     ids = iter(desk.remote.new_id, "")
-    for built in build_packs(desk.page_size, _batches(read, pages), ids, log):
+    building = build_packs(desk.page_size, _batches(read, pages), ids, log)
+    while (built := await _next(desk, building)) is not None:
         try:
             desk.cache.add(built.pack, built.data)
         except OSError:  # a full disk costs reading it back, and the safety of a short push
@@ -378,6 +380,13 @@ async def _bring_back(desk: Desk, packs: tuple[PackIndex, ...]) -> None:
                     "(restore); use a longer grace for volumes that are pushed slowly",
                 )
             await desk.remote.put_pack(built)
+
+
+async def _next(desk: Desk, building: Iterator[Built]) -> Built | None:
+    """The next pack. To compress 64 MiB takes a while, so the loop goes on meanwhile."""
+    if desk.history.disk.inline:
+        return next(building, None)
+    return await in_worker(next, building, None)
 
 
 def _batches(read: Reading, pages: PageArray) -> Iterator[tuple[PageArray, Buffer]]:
