@@ -196,7 +196,6 @@ class Database:
             raise self._told(self._misplaced(len(data), offset))
         if page == 1:
             data = _moved(data, -self._shift)
-            self._head = None
         self._pages[page] = data
         self.num_pages = max(self.num_pages, page)
 
@@ -359,7 +358,6 @@ class Database:
         sight = self._sight
         assert sight is not None
         self._pages = {}
-        self._head = None
         self.num_pages = self._cut = sight.num_pages
 
     def _page_1(self, sight: Sight) -> bytes:
@@ -391,6 +389,10 @@ class Database:
         first = self._pages.get(1)
         if first is None or not sight.num_pages:
             return not sight.num_pages
+        kept = self._head
+        if kept is not None and sight.view is not None and kept[0] is sight.view.state:
+            counter = int.from_bytes(first[_COUNTER]) + self._shift
+            return counter & _WORD != int.from_bytes(kept[1][_COUNTER])
         return first[_COUNTER] != self._original_1(sight)[_COUNTER]
 
     def _changed(self, sight: Sight, pages: dict[int, bytes]) -> dict[int, bytes]:
