@@ -13,9 +13,9 @@ where frames are not here yet (on a file system without holes it is a plain file
     frames        as in the pack, at the same distances
 
 A frame's presence byte is written after the frame. The order in which a power cut keeps them does
-not matter: the digest of a frame is checked at each read from the file, and one that does not
-match is fetched again. So nothing is synced unless that is asked for, and any number of processes
-may fill one file: all write the same bytes.
+not matter: a frame that is read from the file is checked each time, first by its digest, and one
+that does not match is fetched again. So nothing is synced unless that is asked for, and any number
+of processes may fill one file: all write the same bytes.
 
 A disk that is full only keeps the cache from growing: pages are read from the store then.
 """
@@ -52,6 +52,8 @@ MEMORY_BYTES = 64 * 2**20
 """Decompressed frames in memory."""
 FILES_MAX = 256
 """Files open at a time."""
+PROVED_MAX = 200_000
+"""Frames of which it is remembered that their bytes were right."""
 WINDOW_MAX = 32
 """Frames that a read ahead asks for at most: 2 MiB of pages."""
 RUN_BYTES_MAX = 4 * 2**20
@@ -95,6 +97,8 @@ class PackCache:
         self._files: OrderedDict[str, _SparseFile] = OrderedDict()
         self._misses: dict[str, tuple[int, int]] = {}
         """Of each pack: the frame behind the last that was fetched, and how many those were."""
+        self._proved: dict[tuple[str, int], int] = {}
+        """The XXH3 of stored frames that matched their digests."""
         self.fetched_bytes = 0
         """From the store, since this was made."""
         self.unwritten = 0
@@ -115,11 +119,26 @@ class PackCache:
             stored = file.read(frame)
             if stored is None:
                 return None
-            plain = pack.open_frame(frame, stored)
+            plain = self._opened(pack, frame, stored)
         except (CorruptionError, OSError):
             file.forget(frame)
             return None
         self._remember(key, plain)
+        return plain
+
+    def _opened(self, pack: PackIndex, frame: int, stored: Buffer) -> bytes:
+        """The pages of a frame that was read from the disk.
+
+        Its digest is asked once; from then on it is enough that nothing changed: that takes 5 us
+        instead of 70.
+        """
+        key, found = (pack.id, frame), xxhash.xxh3_64_intdigest(stored)
+        if self._proved.get(key) == found:
+            return pack.inflate(frame, stored)
+        plain = pack.open_frame(frame, stored)
+        if len(self._proved) >= PROVED_MAX:
+            self._proved.clear()
+        self._proved[key] = found
         return plain
 
     async def fetch(self, pack: PackIndex, frame: int) -> bytes:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cordwood.cli.bench.volume import measure
 from cordwood.cli.commits import drawn
 from cordwood.volume import sqlite
 from cordwood.volume.graph import Graph, Line
@@ -176,6 +177,18 @@ def test_creating(run):
     assert "already" in run("volume", "create", "wood/new", code=1)
     assert "exists already" in run("volume", "create", "wood/new", "--exist-ok")
     assert 512 == run("volume", "status", "wood/new", "--json")["page_size"]
+
+
+def test_the_benchmark(tmp_path, monkeypatch):
+    """Every figure that is wanted is there, beside both plain files."""
+    monkeypatch.setattr("cordwood.cli.bench.volume.UNPUSHED", (0, 5))
+    found = measure(tmp_path, rows=1_000, reads=20, updates=3, rounds=1)
+    assert 8 == len(found["rates"])
+    assert all(0 < row["ratio"] for row in found["rates"])
+    assert ["0", "5"] == list(found["unpushed_reads_per_s"])
+    assert 0 < found["cold"]["bytes"] < found["database_bytes"]
+    assert 0 < found["cold"]["requests"] < 40
+    assert 0 < found["branch_ms"]
 
 
 def version(log, lsn):
