@@ -13,6 +13,7 @@ from cordwood.testing.collectsim import CollectSimulation
 from cordwood.testing.fleetsim import FleetSimulation
 from cordwood.testing.lifesim import LifeSimulation
 from cordwood.testing.logsim import LogSimulation
+from cordwood.testing.volumesim import VolumeSimulation
 
 WORLDS = {
     "log": LogSimulation,
@@ -20,9 +21,10 @@ WORLDS = {
     "life": LifeSimulation,
     "bulk": BulkSimulation,
     "fleet": FleetSimulation,
+    "volume": VolumeSimulation,
 }
 """Appending alone; collection watched at every delete; everything that happens to a log; the same
-with bulk commits; many."""
+with bulk commits; many; a bank in a volume."""
 
 
 def run_seed(job: tuple[str, int]) -> tuple[str, int, int, str]:

@@ -24,7 +24,7 @@ def volume(tmp_path):
     """Four versions, and a branch of the second."""
     store = cordwood.Store(f"file://{tmp_path}/store")
     made = sync.Volume(store, "app", directory=tmp_path / "here")
-    made.create(page_size=PAGE)
+    made.create(page_size=PAGE, grace_s=0.1)
     for version in range(1, 5):
         with made.begin() as txn:
             for page in range(1, 40):
@@ -114,6 +114,22 @@ def test_many_volumes_are_tended(spark, volume, engine, tmp_path):
     assert [row.error for row in done] == ["", ""]
     with sync.Volume(volume.store, "app", directory=there) as copy:
         assert copy.status().cached_share == 1.0
-    [swept] = asyncio.run(tend_volumes(volume.store, "collect", keep_s=0, engine=engine))
-    assert (swept.error, swept.deleted) == ("", 0)
-    assert swept.due_s > 0
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_store_is_collected(spark, volume, engine):
+    """Marked first, deleted a grace later, packs and all; what is kept is as it was."""
+    with volume.snapshot() as before:
+        pages = [before.read(page) for page in range(1, 31)]
+    sync.Volume(volume.store, "side", directory=volume.directory).delete()
+    volume.checkpoint()
+    deleted = []
+    while sum(deleted) < 10:  # as its grace goes by, each time a little more may go
+        [done] = asyncio.run(tend_volumes(volume.store, "collect", keep_s=0, engine=engine))
+        assert done.error == ""
+        deleted.append(done.deleted)
+    assert deleted[0] == 0
+    with pytest.raises(cordwood.CollectedError):
+        sync.Volume(volume.store, "app", directory=volume.directory + "2").snapshot(at=2)
+    with sync.Volume(volume.store, "app", directory=volume.directory + "3") as copy:
+        assert [copy.snapshot().read(page) for page in range(1, 31)] == pages

@@ -40,6 +40,7 @@ ReportT = TypeVar("ReportT")
 HOMES = {
     "collect": "cordwood.pipeline.collect:Collect",
     "compact": "cordwood.pipeline.compact:Compact",
+    "forest": "cordwood.pipeline.forest:CollectForest",
     "index": "cordwood.pipeline.indexing:IndexLog",
     "keys": "cordwood.pipeline.keys:Keys",
     "merge": "cordwood.pipeline.merging:MergeIndex",

@@ -3,7 +3,7 @@
 Each is by itself: one that fails is reported, and does not hold up the others. To do a unit twice
 is to do it once: a checkpoint that is there is found, a page that is here is not fetched again.
 
-Collection looks at all volumes of a store together, so it is one unit; see volume/collect.py.
+Collection looks at all volumes of a store together: pipeline/forest.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from msgspec import Struct
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import CordwoodError, InvalidInputError
 from cordwood.pipeline.engine import Engine, Progress, run
+from cordwood.pipeline.forest import collect_forest
 from cordwood.pipeline.job import Job, Unit
 from cordwood.store.url import Store
-from cordwood.volume.collect import KEEP_S, Collector
+from cordwood.volume.collect import KEEP_S
 from cordwood.volume.remote import Remote
 from cordwood.volume.volume import Volume
 
@@ -33,22 +34,19 @@ class TendSettings(Struct, frozen=True):
     store: str
     action: Action
     volumes: tuple[str, ...] = ()
-    """Of a collection none: it is of the whole store."""
     directory: str | None = None
     """Where pages are brought to; a checkpoint needs none."""
-    keep_s: float = KEEP_S
-    grace_s: float | None = None
 
 
 class TendUnit(Unit, frozen=True, kw_only=True):
-    """One volume, or for a collection the store."""
+    """One volume."""
 
     volume: str
 
     @property
     def title(self) -> str:
         """For people: its name."""
-        return self.volume or "all volumes"
+        return self.volume
 
 
 class Tended(Struct, frozen=True):
@@ -76,16 +74,13 @@ class TendVolumes(Job[TendSettings, TendUnit, Tended, list[Tended]]):
 
     async def plan(self, engine: Engine) -> list[TendUnit]:
         """A unit for each volume."""
-        names = self.settings.volumes if self.settings.action != "collect" else ("",)
-        return [TendUnit(volume=name, num_bytes=1) for name in names]
+        return [TendUnit(volume=name, num_bytes=1) for name in self.settings.volumes]
 
     async def work(self, unit: TendUnit) -> Tended:
         """Do it for one."""
         settings = self.settings
         store = self.store(settings.store)
         try:
-            if settings.action == "collect":
-                return await _collect(store, settings)
             if settings.action == "hydrate":
                 return await _hydrate(store, unit.volume, settings.directory or "")
             return await _checkpoint(store, unit.volume)
@@ -128,19 +123,16 @@ async def tend_volumes(
         raise InvalidInputError(f"action {action!r}", hint="checkpoint, hydrate or collect")
     if action == "hydrate" and directory is None:
         raise InvalidInputError("pages are brought to a directory", hint="pass directory=…")
+    if action == "collect":
+        report = await collect_forest(lies_in, keep_s, grace_s, engine, progress)
+        done = Tended("", deleted=report.deleted, due_s=report.due_s, error=report.skipped)
+        return [done]
     names = tuple(dict.fromkeys(volumes))
-    if not names and action != "collect":
+    if not names:
         names = tuple(sorted(await Remote(lies_in, SYSTEM_CLOCK, SYSTEM_ENTROPY).list_tags()))
     place = None if directory is None else os.fspath(directory)
-    settings = TendSettings(lies_in.url, action, names, place, keep_s, grace_s)
+    settings = TendSettings(lies_in.url, action, names, place)
     return await run(TendVolumes(settings, [lies_in]), engine, progress)
-
-
-async def _collect(store: Store, settings: TendSettings) -> Tended:
-    remote = Remote(store, SYSTEM_CLOCK, SYSTEM_ENTROPY)
-    collector = Collector(remote, keep_s=settings.keep_s, grace_s=settings.grace_s)
-    report = await collector.collect()
-    return Tended("", deleted=report.deleted, due_s=report.due_s, error=report.skipped)
 
 
 async def _hydrate(store: Store, name: str, directory: str) -> Tended:

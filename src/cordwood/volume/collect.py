@@ -27,7 +27,7 @@ sweep deletes it. Two at once delete twice, which is deleting once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -75,6 +75,21 @@ class CollectReport:
     """Why packs were left alone, if they were."""
 
 
+Key = tuple[str, int, bool]
+"""A log, an LSN, and whether its commit is meant, or its checkpoint."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """A sweep that has yet to delete packs."""
+
+    report: CollectReport
+    unnamed: set[str]
+    """Packs that go, unless something names them."""
+    keys: list[Key]
+    """What may name them."""
+
+
 class Collector:
     """Collects all volumes of a store. Holds no state: everything is in the store."""
 
@@ -101,7 +116,10 @@ class Collector:
 
     async def collect(self, progress: Progress | None = None) -> CollectReport:
         """Sweep what is due, then mark what can go."""
-        report = await self.sweep(progress)
+        return await self.mark_after(await self.sweep(progress))
+
+    async def mark_after(self, report: CollectReport) -> CollectReport:
+        """Mark what can go, and say so in the report of a sweep."""
         marked = await self.mark()
         report.marked, report.condemned = marked.marked, marked.condemned
         report.due_s = max(report.due_s, marked.due_s)
@@ -127,6 +145,16 @@ class Collector:
 
     async def sweep(self, progress: Progress | None = None) -> CollectReport:
         """Delete what was marked a grace interval ago, and what nothing names."""
+        swept = await self.begin_sweep()
+        try:
+            named = await packs_named(self._remote, swept.keys, progress)
+        except FormatError as error:
+            swept.report.skipped = f"packs were left alone: {error}"
+            return swept.report
+        return await self.end_sweep(swept, named)
+
+    async def begin_sweep(self) -> Swept:
+        """Delete versions and logs; find packs that may go unless one of `keys` names them."""
         report = CollectReport()
         now_us = await self._remote.now_us()
         before = await survey(self._remote)
@@ -139,8 +167,14 @@ class Collector:
                 report.headless.append(log)
                 continue
             await self._sweep_log(log, tree, forest, now_us, report)
-        await self._sweep_packs(report, [*before.trees], now_us, progress)
-        return report
+        return await self._old_packs(report, [*before.trees], now_us)
+
+    async def end_sweep(self, swept: Swept, named: set[str]) -> CollectReport:
+        """Delete the packs that none of the keys names."""
+        unnamed = swept.unnamed - named
+        swept.report.packs += len(unnamed)
+        await self._delete([paths.pack(name) for name in sorted(unnamed)], swept.report)
+        return swept.report
 
     # One log.
 
@@ -238,10 +272,8 @@ class Collector:
 
     # Packs.
 
-    async def _sweep_packs(
-        self, report: CollectReport, logs: list[str], now_us: int, progress: Progress | None
-    ) -> None:
-        """Packs that were old when this began, and that nothing names that is there now.
+    async def _old_packs(self, report: CollectReport, logs: list[str], now_us: int) -> Swept:
+        """Packs that were old when this began, and everything that may name one of them now.
 
         The order is what keeps those of a push under way: packs, notes, commits. Packs that are old
         enough are of logs that were there when this began, and so are their notes.
@@ -259,37 +291,38 @@ class Collector:
         grace_us = int(max([self._grace_s, *graces]) * SECOND_US)
         unnamed = {name for name, put_us in old if age_us(put_us, now_us) > grace_us}
         if not unnamed:
-            return
-        try:
-            unnamed -= await self._named(forest, progress)
-        except FormatError as error:
-            report.skipped = f"packs were left alone: {error}"
-            return
-        report.packs += len(unnamed)
-        await self._delete([paths.pack(name) for name in sorted(unnamed)], report)
-
-    async def _named(self, forest: Forest, progress: Progress | None) -> set[str]:
-        """Every pack that a commit or checkpoint names, of any log, listed in a manifest or not."""
+            return Swept(report, unnamed, [])
         keys = [(log, at, True) for log, tree in forest.trees.items() for at in tree.commits]
         keys += [(log, at, False) for log, tree in forest.trees.items() for at in tree.checkpoints]
-        done = 0
-
-        async def packs(key: tuple[str, int, bool]) -> set[str]:
-            nonlocal done
-            log, lsn, is_commit = key
-            get = self._remote.get_commit if is_commit else self._remote.get_checkpoint
-            try:
-                found = await get(log, lsn)
-            except NotFoundError:
-                return set()
-            done += 1
-            if progress is not None:
-                progress(done, len(keys))
-            return {pack.id for pack in found.commit.packs}
-
-        return set().union(*await gather_some(packs, keys))
+        return Swept(report, unnamed, keys)
 
     async def _delete(self, keys: list[str], report: CollectReport) -> None:
         for start in range(0, len(keys), DELETES_AT_ONCE):
             await self._remote.store.delete(keys[start : start + DELETES_AT_ONCE])
         report.deleted += len(keys)
+
+
+async def packs_named(
+    remote: Remote, keys: Sequence[Key], progress: Progress | None = None
+) -> set[str]:
+    """Every pack that one of these commits and checkpoints names. A GET for each.
+
+    Raises:
+        FormatError: one is damaged: nobody knows what it names.
+    """
+    done = 0
+
+    async def packs(key: Key) -> set[str]:
+        nonlocal done
+        log, lsn, is_commit = key
+        get = remote.get_commit if is_commit else remote.get_checkpoint
+        try:
+            found = await get(log, lsn)
+        except NotFoundError:
+            return set()
+        done += 1
+        if progress is not None:
+            progress(done, len(keys))
+        return {pack.id for pack in found.commit.packs}
+
+    return set().union(*await gather_some(packs, keys))

@@ -318,8 +318,20 @@ async def _begin(desk: Desk) -> None:
         return
     async with desk.remote_work():
         if not _has_begun(desk):
+            _settle_folders(desk.history.disk, desk.folder)
             newest = await desk.history.fetch(desk.log)
             await desk.publish(newest.lsn, newest.hash or NO_HASH, 0, newest.page_count)
+
+
+def _settle_folders(disk: Disk, folder: str) -> None:
+    """Make the names of all folders above durable: nobody knows which of them we made just now.
+
+    Files in a folder that has no name after a power cut are gone, however well they were synced.
+    """
+    while (parent := os.path.dirname(folder)) != folder:
+        with suppress(OSError):  # who may not read a folder has not made one there
+            disk.fsync_dir(parent)
+        folder = parent
 
 
 def _has_begun(desk: Desk) -> bool:
