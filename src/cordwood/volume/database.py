@@ -227,8 +227,9 @@ class Database:
         try:
             sight = self._sight
             assert sight is not None
-            count = self._count()
-            pages = {page: data for page, data in self._pages.items() if page <= count}
+            count, pages = self._count(), self._pages
+            if count < self.num_pages:
+                pages = {page: data for page, data in pages.items() if page <= count}
             if not self._is_counted(sight):
                 pages = self._changed(sight, pages)
             self._turn = None
@@ -236,11 +237,13 @@ class Database:
             self._pages = pages
             self._cut = min(self._cut, count)
             self.num_pages = count
-        except Exception as error:
+        except BaseException as error:
             self._turn = None
             turn.rollback()
             self._forget()
             self._is_failed = True
+            if not isinstance(error, Exception):
+                raise
             raise self._told(error) from error
 
     def close(self) -> None:
@@ -277,8 +280,17 @@ class Database:
         return self._size
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for what asks the store."""
-        return self._portal.run(work)
+        """Wait for what asks the store.
+
+        Raises:
+            StateError: the connection is that of the process that forked this one.
+        """
+        try:
+            home = portal.check_same(self._portal, "the connection")
+        except StateError:
+            work.close()
+            raise
+        return home.run(work)
 
     def check_out(self, volume: Volume, desk: Desk, fixed: PageReader | None) -> None:
         """Go on with another volume or version. The desk is closed with this one.

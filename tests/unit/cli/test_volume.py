@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cordwood import sync
 from cordwood.cli.bench.volume import measure
 from cordwood.cli.commits import drawn
 from cordwood.volume import sqlite
@@ -167,6 +168,12 @@ def test_errors_are_one_clear_line(run, url):
     assert "not_found" == run("volume", "status", "wood/none", "--json", code=1)["error"]
     assert "sql" == run("volume", "shell", url, "-c", "selec", "--json", code=1)["error"]
     assert "names no version" in run("volume", "diff", url, "never", code=1)
+    volume = sync.Volume("wood", "plain", directory="local")
+    volume.create()
+    with volume.begin() as txn:
+        txn.write(1, b"no database ".ljust(4096, b"."))
+    volume.close()
+    assert "not a database" in run("volume", "shell", "wood/plain", "-c", "select 1", code=1)
     assert "goes with one statement" in run("volume", "shell", url, "--json", code=1)["message"]
     assert "cannot name" in run("volume", "branch", url, "a b", code=1)
 

@@ -229,6 +229,33 @@ def test_nothing_moves_in_a_transaction_that_writes(line, verb):
     assert 5 == seen(line)
 
 
+@pytest.mark.parametrize("verb", ["push", "pull", "reset", "rebase", "restore"])
+def test_nothing_moves_where_an_old_version_is_read(line, verb):
+    """Who reads a version cannot change what others see."""
+    asked(line, "checkout", 2)
+    with pytest.raises(apsw.ReadOnlyError, match="version 2 is read"):
+        asked(line, verb, 1)
+    assert 2 == seen(line)
+
+
+def test_a_forked_child_is_refused(line, connect):
+    """A connection belongs to its process: a child gets an error, and never waits for ever."""
+    fill(line)
+    old = connect("there", at=4)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for connection, query in ((line, "select x from t"), (old, "select sum(x) from large")):
+            try:
+                connection.execute(query).fetchall()
+            except apsw.Error as error:
+                refused += "fork" in str(error)
+        os._exit(refused)
+    assert 2 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert 3 == seen(line)
+    assert 1000 == old.execute("select count(*) from large").get
+
+
 def test_pragmas_that_are_wrong(line):
     """One clear error each."""
     for words, match in [
