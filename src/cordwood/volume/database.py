@@ -46,6 +46,8 @@ from cordwood.volume.writing import Transaction
 
 T = TypeVar("T")
 
+MEMO_BYTES = 4 * 2**20
+"""Pages that a connection remembers, besides SQLite's own cache."""
 NONE, SHARED, RESERVED = 0, 1, 2
 """SQLite's locks that mean something here; what is above RESERVED adds nothing to it."""
 _COUNTER = slice(24, 28)
@@ -72,6 +74,8 @@ class Database:
         "_head",
         "_is_failed",
         "_last",
+        "_memo",
+        "_memo_max",
         "_pages",
         "_portal",
         "_shift",
@@ -108,6 +112,9 @@ class Database:
         """What is held while SQLite holds a lock."""
         self._last: Sight | None = None
         """What was held before: where nothing was written since, it is held again."""
+        self._memo: dict[int, Buffer] = {}
+        """Pages of `_sight`, or of `_last`: the top of a tree is read again and again."""
+        self._memo_max = MEMO_BYTES // desk.page_size
         self._turn: Transaction | None = None
         """The right to write, until it is used or given up."""
         self._pages: dict[int, bytes] = {}
@@ -176,15 +183,29 @@ class Database:
                 if data is None:
                     if page > self._cut:
                         return bytes(amount)
-                    data = sight.peek(page)
+                    data = self._memo.get(page)
                     if data is None:
-                        data = self.run(sight.read(page))
+                        data = self._fetched(sight, page)
             if amount == size:
                 return data
             within = offset % size
             return data[within : within + amount]
         except Exception as error:
             raise self._told(error) from error
+
+    def _fetched(self, sight: Sight, page: int) -> Buffer:
+        """A page of the snapshot; remembered for as long as the snapshot is the newest."""
+        view = sight.view
+        data = None if view is None else view.read(page)
+        if data is None:
+            data = sight.published.peek(page)
+            if data is None:
+                data = self.run(sight.read(page))
+        memo = self._memo
+        if len(memo) >= self._memo_max:
+            memo.clear()
+        memo[page] = data
+        return data
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         """Let a page have these bytes, once the transaction is committed."""
@@ -321,6 +342,7 @@ class Database:
             fixed = self._fixed
             sight = self._newest() if fixed is None else Sight(None, fixed)
             epoch = 0 if sight.view is None else sight.view.epoch
+            self._memo = {}
             self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
@@ -360,7 +382,7 @@ class Database:
             raise ContendedError("the volume has changed since the snapshot")
         self._sight = newer
         self._committed = None
-        self._pages = {}
+        self._pages, self._memo = {}, {}
         self.num_pages = self._cut = newer.num_pages
         sight.close()
         return newer
