@@ -74,6 +74,7 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood pipeline bench compact
 	$(BIN)/cordwood index bench
 	$(BIN)/cordwood topic bench
+	$(BIN)/cordwood volume bench sqlite
 
 docs: setup ## Run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/docs

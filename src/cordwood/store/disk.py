@@ -329,13 +329,15 @@ class _File:
         if len(parts) == 1 and os.pwrite(self._descriptor, parts[0], offset) == len(parts[0]):
             return
         views = [memoryview(part).cast("B") for part in parts]
-        while views:
-            done = os.pwritev(self._descriptor, views[:_VECTOR_MAX], offset)
+        first = 0
+        while first < len(views):
+            done = os.pwritev(self._descriptor, views[first : first + _VECTOR_MAX], offset)
             offset += done
-            while views and done >= len(views[0]):
-                done -= len(views.pop(0))
+            while first < len(views) and done >= len(views[first]):
+                done -= len(views[first])
+                first += 1
             if done:
-                views[0] = views[0][done:]
+                views[first] = views[first][done:]
 
     def allocate(self, size_bytes: int) -> bool:
         try:
