@@ -2,7 +2,8 @@
 
 The range is fixed by the one manifest that was loaded, so a read sees what was there then: all of
 an append or nothing of it, and nothing that comes later. Nodes no larger than a split are not
-opened; the task that gets one does that. So planning costs as much as there are splits.
+opened; the task that gets one does that. So planning costs as much as there are splits. Where one
+stream is read, what cannot hold it is left out here: no task hears of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cordwood.log.format import Fragment, Manifest
 from cordwood.log.log import Log
 from cordwood.log.pins import Pin
 from cordwood.log.reader import Limits, Reader, View
+from cordwood.log.sieve import Sieve
 from cordwood.spark.options import Frozen, Place, ReadOptions
 from cordwood.spark.pins import make_pin
 from cordwood.spark.splits import Hold, Pointer, Split, Work, cut
@@ -50,13 +52,26 @@ class Planner(Reader):
         begin, end = await self._unless_collected(self._bounds(view, start, limits), view)
         return view, begin, end
 
-    async def range(self, view: View, begin: int, end: int, node_bytes: int) -> Work:
-        """A range of what was seen. Nodes with more than `node_bytes` below them are opened."""
-        opening = self._open(view.pointers, begin, end, node_bytes)
+    async def range(
+        self, view: View, begin: int, end: int, node_bytes: int, stream: str | None = None
+    ) -> Work:
+        """A range of what was seen. Nodes with more than `node_bytes` below them are opened.
+
+        With `stream`, without what cannot hold it: every node is asked, and those that may are
+        opened, down to the fragments.
+        """
+        if stream is None or not view.has_filters:
+            opening = self._open(view.pointers, begin, end, node_bytes)
+        else:
+            opening = self._sift(view, begin, end, stream)
         pointers = await self._unless_collected(opening, view)
         log = self._log
         whole = Work(log.store.url, log.name, self._objects.ancestors, begin, end, (), ())
         return whole.only(pointers)
+
+    async def _sift(self, view: View, begin: int, end: int, stream: str) -> list[Pointer]:
+        sieve = Sieve(self._objects, stream)
+        return [fragment async for fragment in sieve.sift(view.pointers, view.sets, begin, end)]
 
     async def _open(
         self, pointers: Sequence[Pointer], begin: int, end: int, node_bytes: int
@@ -124,7 +139,7 @@ async def _thaw(part: Frozen, options: ReadOptions) -> Work:
     """A range that was fixed before."""
     planner = Planner(Log(Store(options.place.store), part.log), pin=part.pin)
     view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
-    work = await planner.range(view, begin, end, options.split_bytes)
+    work = await planner.range(view, begin, end, options.split_bytes, options.stream)
     if part.pin is None:
         return work
     return _held(work, part.pin, options.pin_ttl_s, by_tasks=False)
@@ -148,7 +163,8 @@ async def freeze(log: Log, options: ReadOptions) -> tuple[Work, Pin | None]:
         try:
             if begin < end and options.pin is None and options.pin_ttl_s:
                 pin = await make_pin(log, begin, end, options.pin_ttl_s)
-            return await planner.range(view, begin, end, options.split_bytes), pin
+            wanted = options.split_bytes, options.stream
+            return await planner.range(view, begin, end, *wanted), pin
         except CollectedError:
             if start is not None or pause_s is None:
                 raise
