@@ -12,6 +12,7 @@ from cordwood.cli.bench import latency as latency_bench
 from cordwood.cli.bench import memory as memory_bench
 from cordwood.cli.bench import scan as scan_bench
 from cordwood.cli.bench import streams as streams_bench
+from cordwood.cli.bench import tail as tail_bench
 from cordwood.cli.bench import throughput as throughput_bench
 from cordwood.cli.bench.harness import run
 from cordwood.cli.output import command, console, print_json
@@ -131,6 +132,18 @@ def streams(*, fragments: int, names: int, per_fragment: int, reads: int, as_jso
     """Fragments that reading one of many streams touches, beside those that hold it."""
     result = run(lambda: streams_bench.streams(fragments, names, per_fragment, reads))
     print_nested("streams", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--rate", type=float, default=1_000, show_default=True, help="Appends per second.")
+@click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
+@click.option("--seconds", type=float, default=60, show_default=True, help="Of simulated time.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@command
+def tail(*, rate: float, body: int, seconds: float, seed: int, as_json: bool) -> None:
+    """Append latency over a store with a slow tail: plain, and asked twice where it is slow."""
+    result = tail_bench.tail(rate, body, seconds, seed)
+    print_nested("tail", result, as_json=as_json)
 
 
 def print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:
