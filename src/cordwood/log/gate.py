@@ -44,21 +44,21 @@ class Gate:
     def __init__(self, watch: RollWatch) -> None:
         """Nobody waits."""
         self._watch = watch
-        self._line: deque[_Ticket] = deque()
+        self.line: deque[_Ticket] = deque()
+        """Who waits; while it is empty, records without a stream need not ask here."""
         self._serving: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._line)
-
     def passes(self, names: Collection[str]) -> bool:
         """Whether records of these streams may go to the queue at once."""
-        if self._line or (names and not self._watch.admits(names)):
+        if self.line:
             return False
-        if names and self._refreshing is None and not self._watch.admits((), FRESH_S / 2):
-            self._refreshing = asyncio.ensure_future(self._refresh())
+        if names:
+            age_s = self._watch.age_s
+            if age_s > FRESH_S or not self._watch.knows(names):
+                return False
+            if age_s > FRESH_S / 2 and self._refreshing is None:
+                self._refreshing = asyncio.ensure_future(self._refresh())
         return True
 
     def wait(
@@ -68,13 +68,13 @@ class Gate:
         refuse: Callable[[BaseException], None],
     ) -> None:
         """Get in line: one of the two is called when it is known which."""
-        self._line.append(_Ticket(names, enter, refuse))
+        self.line.append(_Ticket(names, enter, refuse))
         if self._serving is None:
             self._serving = asyncio.ensure_future(self._serve())
 
     async def flush(self) -> None:
         """Wait until everybody who is in line now has entered or was refused."""
-        if self._line:
+        if self.line:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.wait((), lambda: _reach(reached), lambda _: _reach(reached))
             await reached
@@ -85,16 +85,16 @@ class Gate:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while self._line:
-            self._line.popleft().refuse(error)
+        while self.line:
+            self.line.popleft().refuse(error)
 
     async def _serve(self) -> None:
         try:
-            while self._line:
-                ticket = self._line[0]
+            while self.line:
+                ticket = self.line[0]
                 if not ticket.is_judged and not self._watch.admits(ticket.names):
                     await self._judge()
-                self._line.popleft()
+                self.line.popleft()
                 error = ticket.fault or self._watch.refusal(ticket.names)
                 if error is None:
                     ticket.enter()
@@ -105,7 +105,7 @@ class Gate:
 
     async def _judge(self) -> None:
         """Look at the roll for everybody who is in line now."""
-        tickets = list(self._line)
+        tickets = list(self.line)
         fault: CordwoodError | None = None
         try:
             await self._watch.look()

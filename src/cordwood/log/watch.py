@@ -33,15 +33,23 @@ class RollWatch:
         self._objects = objects
         self._clock = clock
         self.roll: Roll | None = None
+        self._open: frozenset[str] = frozenset()
+        """The streams that are open in it: asked for each record."""
         self._seen_s = float("-inf")
         """When the look began that gave us the roll."""
 
-    def admits(self, names: Collection[str], most_s: float = FRESH_S) -> bool:
+    @property
+    def age_s(self) -> float:
+        """How long ago the last look began."""
+        return self._clock.monotonic_s() - self._seen_s
+
+    def admits(self, names: Collection[str]) -> bool:
         """Whether records of all these may be taken, as far as is known and fresh."""
-        roll = self.roll
-        if roll is None or self._clock.monotonic_s() - self._seen_s > most_s:
-            return False
-        return all(map(roll.is_open, names))
+        return self.age_s <= FRESH_S and self._open.issuperset(names)
+
+    def knows(self, names: Collection[str]) -> bool:
+        """Whether all of them were open at the last look, however long ago that was."""
+        return self._open.issuperset(names)
 
     async def look(self) -> Roll:
         """Look at the roll. One GET and one LIST if nothing changed."""
@@ -54,6 +62,8 @@ class RollWatch:
         """Remember what a look that began then has found, unless a later one came meanwhile."""
         known = self.roll
         if known is None or known.incarnation != roll.incarnation or known.number <= roll.number:
+            if roll is not known:
+                self._open = frozenset(filter(roll.is_open, roll.streams))
             self.roll = roll
             self._seen_s = max(self._seen_s, started_s)
 

@@ -170,17 +170,24 @@ class Writer:
             body = bytes(body)
         queue.admit(num_bytes)
         future: asyncio.Future[int] = self._loop.create_future()
-        names = () if stream is None else (stream,)
-        if (stream is not None or self._gate.is_busy) and not self._gate.passes(names):
-            row = (body, key, None if headers is None else dict(headers), stream)
-            self._wait(names, future, num_bytes, lambda: self._take_row(row, num_bytes, future))
-            return future
+        gate = self._gate
+        if stream is not None or gate.line:
+            names = () if stream is None else (stream,)
+            if not gate.passes(names):
+                row = (body, key, None if headers is None else dict(headers), stream)
+                self._wait(
+                    names, future, num_bytes, partial(self._take_row, row, num_bytes, future)
+                )
+                return future
         if is_plain:
             queue.open.add_row(body, num_bytes, future)
         else:
             copied = None if headers is None else dict(headers)
             queue.open.add_full_row((body, key, copied, stream), num_bytes, future)
-        self._arm_for_row()
+        if queue.close_if_full():
+            self._pipeline.arm_now()
+        elif self._pipeline.timer is None:
+            self._pipeline.arm()
         return future
 
     def append_many(
@@ -225,9 +232,6 @@ class Writer:
             self._queue.open.add_row(row[0], num_bytes, future)
         else:
             self._queue.open.add_full_row(row, num_bytes, future)
-        self._arm_for_row()
-
-    def _arm_for_row(self) -> None:
         if self._queue.close_if_full():
             self._pipeline.arm_now()
         elif self._pipeline.timer is None:
