@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cordwood import sync
+from cordwood.base import portal
 from cordwood.log import paths
+from cordwood.spark.options import parse
+from cordwood.spark.plan import plan
 
 
 def append(df, url, **options):
@@ -231,16 +234,23 @@ def test_streams_of_a_dataframe_must_be_open(spark, url, tmp_path):
 
 
 def test_a_read_of_one_stream_plans_without_the_others(spark, url):
-    """Of forty fragments, those that hold it: no task hears of the rest."""
+    """Of forty fragments, those that hold it; of a rare one no task hears of any other node."""
     # EVIDENCE-OF: G-101
     log = log_at(url)
     log.create()
-    log.streams.open(*(f"s{n}" for n in range(10)))
+    log.streams.open("rare", *(f"s{n}" for n in range(10)))
     with log.writer() as writer:
         for number in range(40):
             writer.append(b"%d" % number, stream=f"s{number % 10}")
+            if number == 20:
+                writer.append(b"one", stream="rare")
     reader = spark.read.format("cordwood").option("stream", "s3")
     planned = reader.option("view", "fragments").load(url).collect()
-    assert [4, 14, 24, 34] == sorted(row.start for row in planned)
+    assert [4, 14, 25, 35] == sorted(row.start for row in planned)
     read = spark.read.format("cordwood").option("stream", "s3").load(url)
     assert [b"3", b"13", b"23", b"33"] == [bytes(row.body) for row in read.collect()]
+    options = parse({"path": url, "stream": "rare", "pinTtl": "0"})
+    works = [work for split in portal.current().run(plan(options)) for work in split.works]
+    assert 1 == len([pointer for work in works for pointer in work.pointers])
+    rare = spark.read.format("cordwood").option("stream", "rare").load(url)
+    assert [b"one"] == [bytes(row.body) for row in rare.collect()]

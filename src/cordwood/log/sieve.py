@@ -65,7 +65,7 @@ ENTRY_BYTES = 6
 FILTERS_BYTES_MAX = 8_000
 """Filters in the root: so many bytes, and no more than keep it below 16 kB."""
 
-KNOWN_MAX = 512
+KNOWN_MAX = 128
 """Sets that a writer remembers: those of its fragments until they are folded, and of nodes."""
 
 Pointer = NodePointer | Fragment
@@ -223,7 +223,9 @@ class FilterWriter:
 
     def expect(self, node: Node) -> None:
         """The node will be prepared: who makes its parent before that waits for it."""
-        self._awaited[node.setsum_hex] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        # Equal uploads make nodes with equal sums: whoever waits for one is told by either.
+        self._awaited.setdefault(node.setsum_hex, loop.create_future())
 
     async def prepare(self, node: Node) -> bytes | None:
         """The filters of a node that is to be written; None if there is nothing to say.
@@ -313,7 +315,9 @@ class Sieve:
 
     def may_hold(self, pointer: Pointer, sets: Mapping[int, Filter]) -> bool:
         """Whether it must be looked at."""
-        streams = sets.get(pointer.seq_no) if isinstance(pointer, Fragment) else None
+        return self._may(sets.get(pointer.seq_no) if isinstance(pointer, Fragment) else None)
+
+    def _may(self, streams: Filter | None) -> bool:
         return streams is None or streams.may_hold(self._stream)
 
     def _wants_look(self, pointer: Pointer, sets: Mapping[int, Filter]) -> bool:
@@ -323,6 +327,11 @@ class Sieve:
         is_sure = isinstance(sets.get(pointer.seq_no), StreamSet)
         return not is_sure and pointer.num_bytes >= FOOTER_BYTES_MIN
 
+    async def denies(self, pointer: NodePointer) -> bool:
+        """Whether nothing below a node holds the stream, for certain. One GET."""
+        known = await read_filters(self._objects, pointer) or {}
+        return bool(known) and not any(self._may(streams) for streams in known.values())
+
     async def open(self, pointer: Pointer) -> Sequence[Pointer]:
         """What is below a node and may hold the stream. One GET for its filters, one for the node.
 
@@ -330,9 +339,9 @@ class Sieve:
         """
         if isinstance(pointer, Fragment):
             streams = await read_streams(self._objects, pointer)
-            return [pointer] if streams is None or streams.may_hold(self._stream) else []
+            return [pointer] if self._may(streams) else []
         known = await read_filters(self._objects, pointer) or {}
-        holds = {s: k is None or k.may_hold(self._stream) for s, k in known.items()}
+        holds = {setsum_hex: self._may(streams) for setsum_hex, streams in known.items()}
         if known and not any(holds.values()):
             return []
         node = await self._objects.read_node(pointer)
