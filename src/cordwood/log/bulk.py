@@ -91,6 +91,9 @@ INLINE_BYTES_MAX = 256 * 1024
 
 LOOKS_AT_ONCE = 32
 
+STAGED_STREAMS_MAX = 1_024
+"""Streams of which an upload tells its commit; of more, its footer does. A commit has thousands."""
+
 FOLD_AT_ONCE = 256
 """Nodes put before a manifest names them: a large commit is folded in a few swaps."""
 
@@ -146,7 +149,7 @@ class Staged(Struct, frozen=True, forbid_unknown_fields=True):
     at_us: int
     has_columns: bool
     streams: str | None = ""
-    """Its filter; None if it has more streams than one can say."""
+    """Its filter; None if it has too many streams: then its footer may tell."""
 
     @property
     def path(self) -> str:
@@ -229,16 +232,17 @@ def _build(
     setsum = Setsum.of_fragment(table).hexdigest()
     link = fragments.Link(upload_id, 0, len(content), at_us, setsum, token.key, "")
     streams = streams_of(content.extra.get("stream"))
-    text = None if streams is None else footer_text(streams, setsum)
-    data = fragments.encode(table, link, compression, text or "")
+    text = footer_text(streams, setsum)
+    data = fragments.encode(table, link, compression, text)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"an upload has {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",
             code=Code.TOO_LARGE,
             hint="stage it in smaller parts",
         )
+    told = None if streams is None or len(streams) > STAGED_STREAMS_MAX else text
     staged = Staged(
-        upload_id, token.key, len(content), len(data), setsum, at_us, bool(content.extra), text
+        upload_id, token.key, len(content), len(data), setsum, at_us, bool(content.extra), told
     )
     return staged, data
 
@@ -336,8 +340,9 @@ class Committer:
         with suppress(CordwoodError):
             # The records are in the log. Should this fail, the next writer folds.
             writer = FilterWriter(self._objects, most=4 * len(wanted.fragments) + 64)
-            named = wanted.fragments[-len(staged) :]
-            writer.learn(named, (one.set_of() for one in staged))
+            named = zip(wanted.fragments[-len(staged) :], staged, strict=True)
+            sets = [(fragment, one.set_of()) for fragment, one in named]
+            writer.learn(pair for pair in sets if pair[1] is not None)
             await self._fold(wanted, etag, writer)
         return Committed(producer.offset, count, is_new=True)
 

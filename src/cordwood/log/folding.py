@@ -47,9 +47,9 @@ class Folder:
         """Whether nodes are to have filters."""
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def learn(self, pointers: Iterable[Fragment], sets: Iterable[StreamSet | None]) -> None:
+    def learn(self, found: Iterable[tuple[Fragment, StreamSet | None]]) -> None:
         """Which streams these fragments hold."""
-        self._filters.learn(pointers, sets)
+        self._filters.learn(found)
 
     def with_filters(self, manifest: Manifest) -> Manifest:
         """The manifest with what is known of its fragments' streams."""

@@ -384,7 +384,7 @@ class Pipeline:
         try:
             if unlink is not None:
                 manifest = await self._without_garbage(manifest, unlink)
-            self._folder.learn([f.fragment for f in landed], [f.streams for f in landed])
+            self._folder.learn((flight.fragment, flight.streams) for flight in landed)
             manifest = self._folder.with_filters(self._folder.apply(manifest))
             self._folder.start(manifest)
             etag = await self._objects.swap(manifest, self._etag)

@@ -137,6 +137,11 @@ async def _follow(objects: LogObjects, incarnation: str, known: Roll | None) -> 
     latest = await _latest(objects, incarnation)
     if latest == known.number:
         return known
+    if latest < known.number:
+        # An older state of the store was restored: what we know did not happen.
+        known = Roll(incarnation)
+        if not latest:
+            return known
     newest = await _get(objects, incarnation, latest)
     first = max(newest.base, known.number + 1)
     changes: list[Change] = []

@@ -202,9 +202,9 @@ class FilterWriter:
         self._awaited: dict[str, asyncio.Future[StreamSet | None]] = {}
         """Of nodes that are being made: their parents may be made at the same time."""
 
-    def learn(self, pointers: Iterable[Fragment], sets: Iterable[StreamSet | None]) -> None:
-        """Fragments whose streams are known."""
-        for fragment, streams in zip(pointers, sets, strict=True):
+    def learn(self, found: Iterable[tuple[Fragment, StreamSet | None]]) -> None:
+        """Fragments with their streams; None if it is known that they have no filter."""
+        for fragment, streams in found:
             self._remember(fragment.setsum_hex, streams)
 
     def learn_root(self, manifest: Manifest) -> None:
