@@ -42,7 +42,7 @@ orphan, as after any put that was given up on. Etags that come back with equal b
 whatever Cordwood replaces has an id of its own in each version.
 
 Defaults: X is ten. That keeps up with 200 requests a second at the 95th percentile, and costs at
-most ten requests a second more, and ten reads for puts that met themselves. N is 200: enough to
+most ten requests a second more, and two reads for each put that met itself. N is 200: enough to
 know a 95th percentile, and few enough to follow a store whose speed changes. The 95th percentile
 adds about 5 % of requests; `cordwood log bench tail` shows what it is worth.
 """

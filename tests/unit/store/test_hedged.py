@@ -340,7 +340,7 @@ def test_a_swap_refused_twice_was_not_written():
 
 def test_a_swap_in_doubt_whose_object_moved_on_is_uncertain():
     """Ours may have been there in between: nobody says that it was not."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-104, G-105
 
     async def main():
         store, inner, etag = await warmed_for_swaps()
@@ -352,6 +352,8 @@ def test_a_swap_in_doubt_whose_object_moved_on_is_uncertain():
         await MemoryStore.put(inner, "object", b"theirs", Match(ours.etag))
         with pytest.raises(UncertainError, match="has changed since"):
             await swap
+        # Two puts, and no more than two reads to find out whose it is.
+        assert len(inner.sent_s) <= 4
 
     simulate(1, main)
 
