@@ -97,8 +97,11 @@ class Journal:
         self._mutex = threading.RLock()
         self._depth = 0
         self._tail_file: File | None = None
-        self._tail_inode = 0
+        self._next_file: File | None = None
+        self._next_inode = 0
         self._said: tuple[Mark, bytes] | None = None
+        self._seen: bytes | None = None
+        """What the tail said when this turn began; None if it may say something else by now."""
         self._extent: Extent | None = None
         self._is_recovered = False
 
@@ -158,9 +161,12 @@ class Journal:
         try:
             if self._depth == 0:
                 file = self._tail()
-                if not file.try_lock() or file.read(WAITS_AT, 1) == b"\1":
+                # Read once, for all that is asked of it in this turn.
+                self._seen = bytes(file.read(0, WAITS_AT + 1)) if file.try_lock() else None
+                if self._seen is None or self._seen[WAITS_AT:] == b"\1":
                     file.unlock()
                     self._lock_in_turn(file)
+                    self._seen = None
             self._depth += 1
         except BaseException:
             self._mutex.release()
@@ -169,8 +175,10 @@ class Journal:
     def unlock(self) -> None:
         """Let others append."""
         self._depth -= 1
-        if self._depth == 0 and self._tail_file is not None:
-            self._tail_file.unlock()
+        if self._depth == 0:
+            self._seen = None
+            if self._tail_file is not None:
+                self._tail_file.unlock()
         self._mutex.release()
 
     def _lock_in_turn(self, file: File) -> None:
@@ -185,6 +193,7 @@ class Journal:
     def publish(self, mark: Mark) -> Mark:
         """Say to all processes how far it goes; by who is alone."""
         said = mark.said()
+        self._seen = None
         self._said = said, write_mark(self._tail(), said)
         return said
 
@@ -207,9 +216,10 @@ class Journal:
         """Let go of the files; the next use opens them again."""
         with self._mutex:
             self._take(None)
-            if self._tail_file is not None:
-                self._tail_file.close()
-            self._tail_file = self._said = None
+            for file in (self._tail_file, self._next_file):
+                if file is not None:
+                    file.close()
+            self._tail_file = self._next_file = self._said = None
             self._is_recovered = False
 
     def error(self, what: str, error: OSError) -> CordwoodError:
@@ -279,8 +289,10 @@ class Journal:
 
     def _read_mark(self) -> Mark | None:
         file = self._tail()
-        if self._said is not None and is_newest(bytes(file.read(0, WAITS_AT)), *self._said):
-            return self._said[0]
+        if self._said is not None:
+            seen = self._seen if self._seen is not None else bytes(file.read(0, WAITS_AT))
+            if is_newest(seen, *self._said):
+                return self._said[0]
         return read_mark(file)
 
     def check_there(self) -> None:
@@ -289,15 +301,18 @@ class Journal:
         Raises:
             CordwoodError: it was deleted, and perhaps made again.
         """
-        if self._tail_file is not None:
-            there = self.disk.stat(f"{self.folder}/{TAIL}").inode
-            if there != self._tail_inode:
+        if self._next_file is not None:
+            there = self.disk.stat(f"{self.folder}/{NEXT}").inode
+            if there != self._next_inode:
                 raise self._missing(f"{self.folder} was deleted, and made again")
 
     def _tail(self) -> File:
         if self._tail_file is None:
+            # What is asked for with every turn is a file that never changes: Linux gives a file
+            # whose time somebody has looked at a new one with the next write, at 40 us each.
+            self._next_file = self.disk.open(f"{self.folder}/{NEXT}", create=True)
+            self._next_inode = self._next_file.stat().inode
             self._tail_file = self.disk.open(f"{self.folder}/{TAIL}", create=True)
-            self._tail_inode = self._tail_file.stat().inode
         return self._tail_file
 
     def _lost(self) -> Mark:
