@@ -28,24 +28,26 @@ over either: the extent is kept, and the next one begins behind all that can be 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from weakref import WeakSet
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CordwoodError, CorruptionError, LimitError, NotFoundError
+from cordwood.base.forks import starts_over
 from cordwood.journal import frames
 from cordwood.journal.extent import (
     END,
     END_BYTES,
     FRAMES_AT,
+    UNKNOWN,
     Extent,
     Head,
     base_of,
     make_extent,
+    name_of,
     open_extent,
+    open_whatever,
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
@@ -77,18 +79,24 @@ class Journal:
         entropy: Entropy,
         *,
         extent_bytes: int = EXTENT_BYTES,
+        is_dense: bool = True,
         missing: Callable[[str], CordwoodError] = NotFoundError,
     ) -> None:
-        """No I/O. `missing` makes the error that says that there is no such journal."""
+        """No I/O. `missing` makes the error that says that there is no such journal.
+
+        One that is not dense may lack numbers between two extents: what had them was emptied.
+        """
         self.folder = folder
         self.disk = disk
         self.extent_bytes = extent_bytes
+        self.is_dense = is_dense
         self._missing = missing
         self._clock = clock
         self._entropy = entropy
         self._locks = Locks(disk, entropy)
+        self._is_over = False
         self.start_over()
-        _journals.add(self)
+        starts_over(self)
         self.damage: CorruptionError | None = None
         """What was found broken at the end of the newest extent; it was kept."""
 
@@ -212,6 +220,11 @@ class Journal:
         made = make_extent(self.disk, self.folder, head, self.extent_bytes, spare=SPARE)
         return made, self._published(made, mark.turn)
 
+    def abandon(self) -> None:
+        """Let go of the files for good: the journal is gone, and what has its name is another."""
+        self._is_over = True
+        self.close()
+
     def close(self) -> None:
         """Let go of the files; the next use opens them again."""
         with self._mutex:
@@ -260,14 +273,23 @@ class Journal:
     def _surveyed(self, known: Mark | None, *, write: bool = True) -> tuple[Mark, Extent | None]:
         """How far it goes by its newest extent, whatever the tail says; and that extent."""
         bases = self.bases()
+        if known is not None and known.salt and known.base > max(bases, default=-1):
+            self.damage = missing_extent(self.folder, known.base)
+            return known._replace(is_closed=True).synced(), None
         if not bases:
             return NOWHERE, None
-        extent = open_extent(self.disk, self.folder, bases[-1], write=write)
+        try:
+            extent = open_extent(self.disk, self.folder, bases[-1], write=write)
+        except CorruptionError as error:
+            self.damage = error
+            return self._headless(known, bases[-1]), None
         salt, base, _ = extent.head
         turn = known.turn if known is not None else 0
         tail, newest_us, is_closed = extent.start, 0, False
         if known is not None and (known.salt, known.base) == (salt, base):
-            tail, newest_us, is_closed = known.synced_tail, known.newest_us, known.is_closed
+            if known.is_closed:
+                return known, extent  # What may lie behind it is void: see `Turn.sync`.
+            tail, newest_us = known.synced_tail, known.newest_us
         synced = tail.end
         for frame in extent.whole_from(tail):
             tail = frames.behind(salt, frame)
@@ -286,6 +308,25 @@ class Journal:
             behind = [frame.number + frame.span for frame in frames.whole_behind(rest, tail)]
             mark = mark._replace(number=max([mark.number, *behind]), is_closed=True).synced()
         return mark, extent
+
+    def _headless(self, known: Mark | None, base: int) -> Mark:
+        """How far it goes if the head of its newest extent is damaged: behind all that it held."""
+        extent, _ = open_whatever(self.disk, self.folder, base)
+        try:
+            turn, newest_us, end = 0, self._clock.now_us(), extent.start
+            number = base + extent.file.stat().size_bytes  # An entry takes more than a byte.
+            if known is not None:
+                turn = known.turn
+            if known is not None and known.base == base < known.number:
+                end, newest_us = known.synced_tail, known.newest_us
+                for frame in Extent(extent.file, extent.path, Head(*known[1:3], 0)).whole_from(end):
+                    end = frames.behind(known.salt, frame)
+                    newest_us = max(newest_us, frame.time_us)
+                number = max(known.number, end.number)
+        finally:
+            extent.close()
+        tail = end.end, number, end.checksum
+        return Mark(turn, UNKNOWN, base, *tail, *tail, newest_us, is_closed=True)
 
     def _read_mark(self) -> Mark | None:
         file = self._tail()
@@ -308,6 +349,8 @@ class Journal:
 
     def _tail(self) -> File:
         if self._tail_file is None:
+            if self._is_over:
+                raise self._missing(f"{self.folder} was deleted")
             # What is asked for with every turn is a file that never changes: Linux gives a file
             # whose time somebody has looked at a new one with the next write, at 40 us each.
             self._next_file = self.disk.open(f"{self.folder}/{NEXT}", create=True)
@@ -322,6 +365,11 @@ class Journal:
         if self._extent is not None and self._extent is not extent:
             self._extent.close()
         self._extent = extent
+
+
+def missing_extent(folder: str, base: int) -> CorruptionError:
+    """The error for an extent that has to be there, and is not."""
+    return frames.damage(f"{folder}/{name_of(base)}", 0, "it is missing")
 
 
 class Turning:
@@ -450,15 +498,3 @@ class Turn:
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
         self._said = self._mark
-
-
-_journals: WeakSet[Journal] = WeakSet()
-
-
-def _forget_all() -> None:
-    """In a forked child: no thread is in the middle of anything, and files are opened anew."""
-    for journal in _journals:
-        journal.start_over()
-
-
-os.register_at_fork(after_in_child=_forget_all)

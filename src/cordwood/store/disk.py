@@ -297,6 +297,8 @@ class _File:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._closing = finalize(self, os.close, descriptor)
+        # When the program ends the system closes it, and not while a thread still writes to it.
+        self._closing.atexit = False
 
     def stat(self) -> FileStat:
         return _file_stat(os.fstat(self._descriptor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,10 +18,13 @@ from cordwood.base.errors import (
     InvalidInputError,
     StateError,
 )
-from cordwood.topics.home import Home, Membership, Scanning, missing_topic
+from cordwood.topics.home import Home, Membership, Pace, Scanning, missing_topic
 
 Start = Literal["oldest", "newest"]
 Positions = Callable[[int], int | None]
+
+STOPPED_S = 0.05
+"""A task that waits looks so often whether it was stopped."""
 
 
 class Fetched(NamedTuple):
@@ -30,6 +34,24 @@ class Fetched(NamedTuple):
     batch: pa.RecordBatch
     next: int
     """The offset that comes after them."""
+
+
+class Waiting:
+    """The pauses of one poll between looks for records: each twice as long, up to a limit."""
+
+    def __init__(self, pace: Pace, clock: Clock, timeout_s: float | None) -> None:
+        """From now on, for so long; None: for ever."""
+        self._clock = clock
+        self._until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        self._pause_s, self._most_s = pace.pause_first_s, pace.pause_max_s
+
+    def next_s(self) -> float | None:
+        """How long to wait before the next look; None if the time is over."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._most_s)
+        if self._until_s is None:
+            return pause_s
+        left_s = self._until_s - self._clock.monotonic_s()
+        return min(pause_s, left_s) if left_s > 0 else None
 
 
 class Consuming:
@@ -75,18 +97,40 @@ class Consuming:
     def poll(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
         """The next records of some partition; None if there are none in that time, or on close."""
         self._check_open()
-        until_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
-        _, pause_s, most_s = self._home.pace
+        waiting = self.waiting(timeout_s)
         while not self._stopped.is_set():
-            self.refresh()
-            found = self._fetch(max_bytes)
+            found = self.look(max_bytes)
             if found is not None:
                 return found
-            left_s = most_s if until_s is None else until_s - self._clock.monotonic_s()
-            if left_s <= 0 or self._stopped.wait(min(pause_s, left_s)):
+            pause_s = waiting.next_s()
+            if pause_s is None or self._stopped.wait(pause_s):
                 return None
-            pause_s = min(2 * pause_s, most_s)
         return None
+
+    async def poll_async(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
+        """The same for a task. While it waits it takes no thread: a loop has few of them."""
+        self._check_open()
+        waiting = self.waiting(timeout_s)
+        while not self._stopped.is_set():
+            found = await asyncio.to_thread(self.look, max_bytes)
+            if found is not None:
+                return found
+            pause_s = waiting.next_s()
+            if pause_s is None:
+                return None
+            while pause_s > 0 and not self._stopped.is_set():
+                await asyncio.sleep(min(pause_s, STOPPED_S))
+                pause_s -= STOPPED_S
+        return None
+
+    def waiting(self, timeout_s: float | None) -> Waiting:
+        """The pauses of a poll that begins now."""
+        return Waiting(self._home.pace, self._clock, timeout_s)
+
+    def look(self, max_bytes: int) -> Fetched | None:
+        """The next records of some partition, if there are any."""
+        self.refresh()
+        return self._fetch(max_bytes)
 
     def refresh(self) -> None:
         """Ask, if it is time, which partitions are ours."""

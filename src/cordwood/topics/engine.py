@@ -15,7 +15,13 @@ import pyarrow as pa
 import xxhash
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import InvalidInputError, NotFoundError, StateError, UnsupportedError
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StateError,
+    UnsupportedError,
+)
 from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
@@ -132,16 +138,19 @@ class Engine:
                 raise InvalidInputError(f"there is no partition {number!r} to attach properties to")
         if exist_ok and (config.namespace, config.topic) in self.home.topics(config.namespace):
             return
-        self.home.create(
-            [
-                checked(
-                    msgspec.structs.replace(
-                        made, partition_properties=dict(attached.get(number, {}))
-                    )
-                )
-                for number in range(made.partitions)
-            ]
-        )
+        configs = [
+            checked(
+                msgspec.structs.replace(made, partition_properties=dict(attached.get(number, {})))
+            )
+            for number in range(made.partitions)
+        ]
+        try:
+            self.home.create(configs)
+        except AlreadyExistsError:
+            # Somebody else made it meanwhile; or its id is another's.
+            name = config.namespace, config.topic
+            if not exist_ok or name not in self.home.topics(config.namespace):
+                raise
 
     def names(self, namespace: str | int, topic: str | int) -> tuple[str, str]:
         """The names of a topic, of which the ids may be given instead.

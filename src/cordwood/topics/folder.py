@@ -29,6 +29,7 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
 )
+from cordwood.base.forks import starts_over
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 from cordwood.store.url import Store
@@ -66,13 +67,18 @@ class Folder:
         self._disk = Disk() if disk is None else disk
         self._clock = clock
         self._entropy = entropy
-        self._mutex = threading.Lock()
+        self.start_over()
+        starts_over(self)
         self._partitions: dict[tuple[str, str, int], tuple[tuple[int, int], LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
         self._shelves: dict[str, Shelf] = {}
         self._backgrounds: dict[tuple[str, str], Background] = {}
         self.compacts = True
         """Whether partitions are compacted by themselves when extents are full."""
+
+    def start_over(self) -> None:
+        """No thread is in the middle of anything."""
+        self._mutex = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -137,7 +143,7 @@ class Folder:
         made = found.inode, found.mtime_ns  # Inodes are used again, at other times.
         with self._mutex:
             if key in self._partitions and self._partitions[key][0] != made:
-                self._partitions.pop(key)[1].journal.close()  # It was deleted, and made again.
+                self._partitions.pop(key)[1].journal.abandon()  # It was deleted, and made again.
             if key not in self._partitions:
                 config = self._config(namespace, topic, number)
                 opened = self._opened(folder, config, number)
@@ -352,7 +358,7 @@ class Folder:
         if background is not None:
             background.stop()
         for _, partition in gone:
-            partition.journal.close()
+            partition.journal.abandon()
 
     def _names(self, space: str) -> list[str]:
         """The namespaces, or the topics of one; none if there is no such folder."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
+from cordwood.base.forks import starts_over
 from cordwood.journal.extent import Extent, RecycledError, open_extent
 from cordwood.journal.frames import Tail
 from cordwood.journal.journal import Journal
@@ -86,7 +85,7 @@ class Keys:
         self._table_bytes = table_bytes
         self._lock = Locks(journal.disk, entropy), f"{journal.folder}/{LOCK}"
         self.start_over()
-        _all_keys.add(self)
+        starts_over(self)
 
     def start_over(self) -> None:
         """Know nothing."""
@@ -261,15 +260,3 @@ class Keys:
         finally:
             one.close()
         return True
-
-
-_all_keys: WeakSet[Keys] = WeakSet()
-
-
-def _forget_all() -> None:
-    """In a forked child: no thread is in the middle of anything."""
-    for keys in _all_keys:
-        keys.start_over()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CordwoodError, LimitError
+from cordwood.base.forks import starts_over
 from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
@@ -72,6 +73,7 @@ class LocalPartition:
             clock,
             entropy,
             extent_bytes=config.extent_bytes,
+            is_dense=not config.compaction,
             missing=lambda _: missing_topic(config.namespace, config.topic),
         )
         self._clock = clock
@@ -84,9 +86,14 @@ class LocalPartition:
         """Called when an extent of a compaction topic is full."""
         self.trouble = ""
         """Why its keys could not be indexed, if that failed."""
+        self.start_over()
+        starts_over(self)
+        _open_partitions.add(self)
+
+    def start_over(self) -> None:
+        """No thread is in the middle of anything, and none is to flush."""
         self._mutex = threading.Lock()
         self._flushing: threading.Timer | None = None
-        _open_partitions.add(self)
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -269,8 +276,7 @@ class LocalPartition:
     def _flush_soon(self) -> None:
         """Make sure that what was written is synced within the flush period."""
         with self._mutex:
-            # A forked child has its parent's timer, which will never go off there.
-            if self._flushing is None or not self._flushing.is_alive():
+            if self._flushing is None:
                 self._flushing = threading.Timer(self.config.flush_period_s, self._flush_now)
                 self._flushing.daemon = True
                 self._flushing.start()

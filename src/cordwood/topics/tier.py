@@ -33,6 +33,7 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.journal.extent import open_extent
+from cordwood.journal.frames import damage
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.locks import Locks
 from cordwood.journal.reading import READ_BYTES
@@ -74,8 +75,12 @@ class TieredPartition(LocalPartition):
         self._far: LoggedPartition | None = None
         self._locks = Locks(disk, entropy)
         self._uploads: Group[int, None] = Group(self._upload_for)
-        self._waiting: threading.Timer | None = None
         self._delay_s = UPLOAD_FIRST_S
+
+    def start_over(self) -> None:
+        """See `LocalPartition`; and none is to upload."""
+        super().start_over()
+        self._waiting: threading.Timer | None = None
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -233,6 +238,12 @@ class TieredPartition(LocalPartition):
         try:
             while batches := scan.take(UPLOAD_BYTES):
                 block = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+                offsets = block.column("offset")
+                if (offsets[0].as_py(), offsets[-1].as_py() + 1) != (
+                    position,
+                    position + block.num_rows,
+                ):
+                    raise damage(self.journal.folder, 0, f"records from {position} on are missing")
                 _run(uploading.put(_content(block), position))
                 position += block.num_rows
         finally:
@@ -242,8 +253,7 @@ class TieredPartition(LocalPartition):
     def _upload_soon(self) -> None:
         """Make sure that what was appended is uploaded before long."""
         with self._mutex:
-            # A forked child has its parent's timer, which will never go off there.
-            if self._waiting is None or not self._waiting.is_alive():
+            if self._waiting is None:
                 self._waiting = threading.Timer(self._delay_s, self._upload_now)
                 self._waiting.daemon = True
                 self._waiting.start()
@@ -254,6 +264,8 @@ class TieredPartition(LocalPartition):
         try:
             self.upload()
             self.trouble, self._delay_s = "", UPLOAD_FIRST_S
+        except NotFoundError as error:
+            self.trouble = f"it is not uploaded: {error}"  # The topic is gone.
         except CordwoodError as error:
             self.trouble = f"it is not uploaded: {error}"
             self._delay_s = min(2 * self._delay_s, UPLOAD_MAX_S)

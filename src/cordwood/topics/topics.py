@@ -495,7 +495,7 @@ class Consumer:
         await self.close()
 
     async def _poll(self) -> Fetched | None:
-        return await asyncio.to_thread(self._consuming.poll, self._timeout_s, READ_BYTES)
+        return await self._consuming.poll_async(self._timeout_s, READ_BYTES)
 
     def _opened(self) -> Consuming:
         group, start, positions = self._how

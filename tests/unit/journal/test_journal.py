@@ -200,7 +200,7 @@ def test_an_append_that_failed_is_not_there_later():
     disk.fail(2, errno.EIO)
     with pytest.raises(StoreError):
         append(journal, b"b")
-    assert [b"a"] == read(journal)
+    assert [b"a"] == read(journal) == read(made(disk))
     assert 1 == append(journal, b"c")
     assert [b"a", b"c"] == read(journal) == read(made(disk))
 
@@ -234,7 +234,11 @@ def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
             # Of the last frame, with nothing to say that it was synced, nobody can tell.
             is_torn = not tail and place >= last
             assert (3 if is_torn else len(found), is_torn) == (len(found), "0.wal" not in told)
-            assert damaged == bytes(copy.read(path)[1])
+            at = append(later, b"new")
+            assert at == 3 if is_torn else at >= 4
+            assert [b"new"] == read(made(copy, size=4096), at)
+            if not is_torn:
+                assert damaged[:end] == bytes(copy.read(path)[1])[:end]
 
 
 def test_after_damage_appending_goes_on_and_reading_can_skip():
@@ -253,8 +257,50 @@ def test_after_damage_appending_goes_on_and_reading_can_skip():
     with pytest.raises(CorruptionError, match="missing"):
         while reading.take(1):
             pass
-    assert 4 == reading.skip()
-    assert [b"new"] == [bytes(frame.payload) for frame in reading.take()]
+    behind = reading.skip()
+    assert 1 < behind <= 4
+    found = [bytes(frame.payload) for frame in reading.take()]
+    found += [bytes(frame.payload) for frame in reading.take()]
+    assert [*entries(4)[behind:], b"new"] == found
+
+
+def test_what_is_whole_before_and_behind_damage_is_read():
+    """At once, as much as there is before it; then it is told; then what is behind it."""
+    # EVIDENCE-OF: G-91
+    for number in range(5):
+        disk = disk_with_folder()
+        journal, begins = made(disk, size=4096), [FRAMES_AT]
+        for payload in entries(5):
+            append(journal, payload)
+            begins.append(journal.newest().end)
+        disk.overwrite(f"{FOLDER}/0.wal", b"\xff", begins[number] + 50)
+        for later in (journal, made(disk, size=4096, seed=2)):
+            reading = Reading(later)
+            if number:
+                assert entries(number) == [bytes(one.payload) for one in reading.take()]
+            with pytest.raises(CorruptionError, match=r"0\.wal is damaged"):
+                reading.take()
+            assert number + 1 == reading.skip()
+            assert entries(5)[number + 1 :] == [bytes(one.payload) for one in reading.take()]
+            assert entries(5)[number + 1 :] == read(later, number + 1)
+
+
+def test_an_extent_that_is_missing_in_the_middle_is_told():
+    """Not passed over in silence, unless the journal may have gaps."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    for payload in entries(30):
+        append(journal, payload)
+    first, gone, after, *_ = journal.bases()
+    disk.unlink(f"{FOLDER}/{gone}.wal")
+    reading = Reading(journal)
+    assert entries(30)[first:gone] == [bytes(one.payload) for one in reading.take()]
+    with pytest.raises(CorruptionError, match=f"entries {gone} to {after - 1} are missing"):
+        reading.take()
+    assert after == reading.skip()
+    assert entries(30)[after:] == read(journal, after)
+    journal.is_dense = False
+    assert [*entries(30)[:gone], *entries(30)[after:]] == read(journal)
 
 
 def test_an_extent_that_is_gone_is_told():

@@ -1,0 +1,185 @@
+"""What others do to a topic meanwhile: fork, delete it, make it again, retain it, follow it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import cordwood
+from cordwood import sync
+from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.journal import reading
+from cordwood.journal.extent import open_extent
+
+FOLLOWERS = 40
+"""More than a loop has threads."""
+
+
+@pytest.fixture
+def topics(tmp_path):
+    """Topics in a directory, one of them made."""
+    with sync.Topics(tmp_path / "wood") as made:
+        made.create("shop", "clicks", extent_bytes=4096)
+        yield made
+
+
+def values(topics):
+    """All records."""
+    with topics.consumer("shop", "clicks", timeout_s=0) as consumer:
+        return [record.value for record in consumer]
+
+
+def test_a_child_forked_in_the_middle_of_a_send_can_send(topics):
+    """Locks that threads of its parent hold at that moment are not there for it."""
+    held, go_on = threading.Event(), threading.Event()
+    partition = topics._engine.home.partition("shop", "clicks", 0)
+    home = topics._engine.home
+
+    def hold():
+        with partition.journal.alone(), home._mutex, partition._mutex:
+            assert partition._group.try_alone()
+            held.set()
+            go_on.wait()
+            partition._group.end_alone()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with topics.producer("shop", "clicks") as producer:
+                producer.send(b"child")
+            code = 0
+        finally:
+            os._exit(code)
+    go_on.set()
+    thread.join()
+    assert 0 == os.waitpid(child, 0)[1]
+    assert [b"child"] == values(topics)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_producer_of_a_deleted_topic_sends_nothing_to_the_next_of_its_name(topics, is_own):
+    """Whoever deleted it, and whatever was asked of the new one since."""
+    with topics.producer("shop", "clicks") as producer:
+        producer.send(b"old")
+        other = topics if is_own else sync.Topics(topics.name)
+        other.delete("shop", "clicks")
+        other.create("shop", "clicks")
+        assert 0 == topics.describe("shop", "clicks").partitions[0].next
+        with pytest.raises(NotFoundError, match="no topic shop/clicks"):
+            producer.send(b"meant for the old one")
+    assert [] == values(topics)
+
+
+def test_followers_leave_threads_to_those_who_send(topics):
+    """Many tasks that wait for records do not keep one from sending them."""
+
+    async def story():
+        async with cordwood.Topics(topics.name) as mine:
+
+            async def follow():
+                async with mine.consumer("shop", "clicks") as consumer:
+                    async for record in consumer:
+                        return record.value
+                return None
+
+            tasks = [asyncio.create_task(follow()) for _ in range(FOLLOWERS)]
+            await asyncio.sleep(0)
+            async with mine.producer("shop", "clicks") as producer:
+                await producer.send(b"v")
+            return await asyncio.gather(*tasks)
+
+    assert [b"v"] * FOLLOWERS == asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_follower_ends_when_it_is_stopped(topics):
+    """Also if it waits."""
+
+    async def story():
+        async with (
+            cordwood.Topics(topics.name) as mine,
+            mine.consumer("shop", "clicks") as consumer,
+        ):
+            asyncio.get_running_loop().call_later(0.01, consumer.stop)
+            return [record async for record in consumer]
+
+    assert [] == asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_makers_at_once_who_allow_for_each_other(tmp_path):
+    """With `exist_ok`, none of them fails."""
+    barrier = threading.Barrier(4)
+
+    def make(name):
+        barrier.wait()
+        sync.Topics(tmp_path / "wood").create("shop", name, exist_ok=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            list(pool.map(make, [f"t{number}"] * 4))
+    assert 20 == len(sync.Topics(tmp_path / "wood").list())
+
+
+def test_an_extent_that_goes_while_it_is_opened(topics, monkeypatch):
+    """A reader looks again; it does not say that there is no topic."""
+    with topics.producer("shop", "clicks") as producer:
+        for number in range(12):
+            producer.send(b"%d" % number + bytes(900))
+    oldest = Path(topics.name) / "shop/clicks/0/0.wal"
+
+    def opened(disk, folder, base, **how):
+        if base == 0:
+            oldest.unlink(missing_ok=True)
+        return open_extent(disk, folder, base, **how)
+
+    monkeypatch.setattr(reading, "open_extent", opened)
+    scan = topics._engine.home.partition("shop", "clicks", 0).scan(0)
+    with pytest.raises(cordwood.CollectedError, match="0 is gone"):
+        scan.take()
+
+
+def test_a_newest_extent_that_is_missing_is_told_and_its_offsets_are_not_used_again(topics):
+    """Whoever reads is told which; whoever sends goes on behind it."""
+    # EVIDENCE-OF: G-91
+    with topics.producer("shop", "clicks") as producer:
+        for number in range(12):
+            producer.send(b"%d" % number + bytes(900))
+    topics.close()
+    folder = Path(topics.name) / "shop/clicks/0"
+    bases = sorted(int(path.stem) for path in folder.glob("*.wal"))
+    (folder / f"{bases[-1]}.wal").unlink()
+    later = sync.Topics(topics.name)
+    with pytest.raises(CorruptionError, match=rf"{bases[-1]}\.wal .*missing"):
+        values(later)
+    with later.producer("shop", "clicks") as producer:
+        assert 12 == producer.send(b"after").offset
+    (warning,) = later.describe("shop", "clicks").warnings
+    assert f"{bases[-1]}.wal" in warning
+
+
+def test_a_line_that_is_there_waits_for_no_other(topics):
+    """What comes through a pipe is sent when it comes."""
+    command = "from cordwood.cli.main import main; main()"
+    words = [sys.executable, "-c", command, "topic", "produce", topics.name, "shop/clicks"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"one\nand a ha")
+        process.stdin.flush()
+        with topics.consumer("shop", "clicks", timeout_s=60) as consumer:
+            assert b"one" == next(iter(consumer)).value
+        process.stdin.write(b"lf\n\nlast")
+        process.stdin.close()
+        assert b"sent 4 records" in process.stdout.read()
+    assert [b"one", b"and a half", b"", b"last"] == values(topics)
