@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import msgspec
 
-from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.base.errors import (
+    CordwoodError,
+    CordwoodWarning,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
 from cordwood.cli.bench.topics import bench
 from cordwood.cli.output import byte_progress, command, console, fail, print_json, size
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.journal.journal import EXTENT_BYTES
-from cordwood.sync.topics import Topics
+from cordwood.sync.topics import Consumer, Topics
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S
+from cordwood.topics.consuming import Fetched
 
 
 @click.group()
@@ -172,6 +181,7 @@ def produce(
 @click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many.")
 @click.option("--start", type=click.Choice(["oldest", "newest"]), default="oldest")
 @click.option("--separator", help="Print keys as well, before it.")
+@click.option("--skip-damaged", is_flag=True, help="Say what cannot be read, and go on behind it.")
 @click.option(
     "-o",
     "--output",
@@ -188,6 +198,7 @@ def consume(
     records: int | None,
     start: Any,
     separator: str | None,
+    skip_damaged: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -202,7 +213,7 @@ def consume(
     ):
         file = None if output is None else ParquetFile(output)
         count, positions = 0, {}
-        for found in consumer.batches() if records != 0 else ():
+        for found in _batches(consumer, skip_damaged=skip_damaged) if records != 0 else ():
             batch = found.batch if records is None else found.batch.slice(0, records - count)
             count += batch.num_rows
             last = batch.column("offset")[-1].as_py() + 1
@@ -318,6 +329,21 @@ def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: boo
             click.confirm(f"{topic} has {held:,} records; delete them?", abort=True)
         topics.delete(*names)
     say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)
+
+
+def _batches(consumer: Consumer, *, skip_damaged: bool) -> Iterator[Fetched]:
+    """What a consumer gives, and what it passes over."""
+    while True:
+        try:
+            yield from consumer.batches()
+        except CorruptionError as error:
+            if not skip_damaged:
+                raise
+            skipped = consumer.skip()
+            words = f"{error.message}; {skipped.begin} to {skipped.end - 1} were passed over"
+            warnings.warn(words, CordwoodWarning, stacklevel=1)
+        else:
+            return
 
 
 def _names(topic: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
-from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
+from cordwood.topics.consuming import Consuming, Fetched, Positions, Skipped, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
@@ -284,6 +284,10 @@ class Consumer:
     def seek(self, partition: int, offset: int) -> None:
         """Go on from another record."""
         self._consuming.seek(partition, offset)
+
+    def skip(self, partition: int | None = None) -> Skipped:
+        """Pass over records that are damaged, in the partition where that was told, or this one."""
+        return self._consuming.skip(partition)
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Let the group go on behind the records that were handed out, or from these positions."""

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import CorruptionError
 from cordwood.journal.extent import Extent, Head, RecycledError, open_extent
 from cordwood.journal.frames import damage
 from cordwood.journal.journal import Journal
@@ -149,6 +150,7 @@ class Compactor:
         extents = records = saved = done = 0
         with self._keys.view() as view:
             closed = view.sources[:-1]
+            damaged = [one.extent.path for one in closed if not one.is_whole]
             total = sum(source.extent.file.stat().size_bytes for source in closed)
             keep = self._keep(view)
             for group in groups([one for one in closed if one.is_whole], self._memory_bytes):
@@ -157,14 +159,17 @@ class Compactor:
                     dead = source.records - bits.count()
                     done += source.extent.file.stat().size_bytes
                     if dead or source.extent.newest_us() is None:
-                        less = self._replaced(source, bits, view)
+                        try:
+                            less = self._replaced(source, bits, view)
+                        except CorruptionError:
+                            damaged.append(source.extent.path)  # Its index did not know.
+                            less = None
                         if less is not None:
                             extents, records, saved = extents + 1, records + dead, saved + less
                     else:
                         self._note_clean(source)
                     if progress is not None:
                         progress(done, total)
-            damaged = [one.extent.path for one in closed if not one.is_whole]
         return Compacted(partition, extents, records, saved, damaged)
 
     def _keep(self, view: View) -> Keep:
@@ -200,7 +205,7 @@ class Compactor:
             size = extent.file.stat().size_bytes if self._swapped(source, writing.frames) else None
         except RecycledError:
             size = None
-        except (OSError, StoppedError):
+        except (OSError, StoppedError, CorruptionError):
             with suppress(OSError):
                 self._clear()  # The disk may be full.
             raise

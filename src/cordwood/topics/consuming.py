@@ -15,6 +15,7 @@ from cordwood.base.errors import (
     Code,
     CollectedError,
     CordwoodWarning,
+    CorruptionError,
     InvalidInputError,
     StateError,
 )
@@ -34,6 +35,15 @@ class Fetched(NamedTuple):
     batch: pa.RecordBatch
     next: int
     """The offset that comes after them."""
+
+
+class Skipped(NamedTuple):
+    """Records that cannot be read, and were passed over."""
+
+    partition: int
+    begin: int
+    end: int
+    """The offset that comes next."""
 
 
 class Waiting:
@@ -83,6 +93,7 @@ class Consuming:
         self._committed: dict[int, int] = {}
         self._refreshed_s = float("-inf")
         self._turn = 0
+        self._damaged: int | None = None
         self._first = home.partition(namespace, topic, 0)
         self._count = self._first.config.partitions
         self._member: Membership | None = None
@@ -168,6 +179,27 @@ class Consuming:
         self._scans[partition].seek(offset)
         self._done[partition] = offset
 
+    def skip(self, partition: int | None) -> Skipped:
+        """Go on behind what cannot be read, where damage was told last, or in this partition."""
+        number = self._damaged if partition is None else partition
+        if number not in self._scans:
+            raise StateError(
+                "no damage was told"
+                if number is None
+                else f"partition {number} is not this consumer's"
+            )
+        scan = self._scans[number]
+        begin = self._done.get(number, scan.offset)
+        if begin != scan.offset:
+            scan.seek(begin)
+        try:
+            scan.take()
+            scan.seek(begin)  # There is nothing to skip.
+        except CorruptionError:
+            scan.skip()
+        self._done[number] = scan.offset
+        return Skipped(number, begin, scan.offset)
+
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Let the group go on behind what was handed out, or from here."""
         self._check_open()
@@ -220,6 +252,14 @@ class Consuming:
                 scan.seek(done)
             try:
                 batches = scan.take(max_bytes)
+            except CorruptionError as error:
+                self._turn += step + 1  # The others are read meanwhile.
+                self._damaged = partition
+                raise CorruptionError(
+                    f"partition {partition}: {error.message}",
+                    where=error.where,
+                    hint=f"{error.hint}; or pass over it: consumer.skip(), consume --skip-damaged",
+                ) from error
             except CollectedError as error:
                 oldest = self._home.partition(*self._topic, partition).bounds().oldest
                 warnings.warn(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.base.forks import starts_over
-from cordwood.journal.extent import Extent, RecycledError, open_extent
+from cordwood.journal.extent import Extent, RecycledError, open_whatever
 from cordwood.journal.frames import Tail
 from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
@@ -117,7 +117,7 @@ class Keys:
         try:
             is_closed = self._leave(mark)
             if self._rolling is None:
-                extent = open_extent(self._journal.disk, self._journal.folder, mark.base)
+                extent, _ = open_whatever(self._journal.disk, self._journal.folder, mark.base)
                 self._rolling = self._indexing(extent)
             if self._rolling.extent.head.salt == mark.salt:  # Else there is a newer one by now.
                 self._rolling.follow(end=mark.synced_end)
@@ -183,7 +183,7 @@ class Keys:
                 mark = self._journal.newest()
                 bases = [base for base in self._journal.bases() if base <= mark.base]
                 with suppress(FileNotFoundError):
-                    extents = [open_extent(disk, folder, base) for base in bases]
+                    extents = [open_whatever(disk, folder, base)[0] for base in bases]
                     for extent in extents:
                         trying.callback(extent.close)
                     mark = self._journal.newest()

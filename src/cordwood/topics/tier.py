@@ -32,8 +32,8 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
-from cordwood.journal.extent import open_extent
-from cordwood.journal.frames import damage
+from cordwood.journal import frames
+from cordwood.journal.extent import open_whatever
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.locks import Locks
 from cordwood.journal.reading import READ_BYTES
@@ -243,7 +243,9 @@ class TieredPartition(LocalPartition):
                     position,
                     position + block.num_rows,
                 ):
-                    raise damage(self.journal.folder, 0, f"records from {position} on are missing")
+                    raise frames.damage(
+                        self.journal.folder, 0, f"records from {position} on are missing"
+                    )
                 _run(uploading.put(_content(block), position))
                 position += block.num_rows
         finally:
@@ -285,9 +287,10 @@ class TieredPartition(LocalPartition):
                 return
             with self.journal.alone():
                 for base, after in pairwise(self.journal.bases()):
-                    extent = open_extent(self.journal.disk, self.journal.folder, after)
+                    extent, damage = open_whatever(self.journal.disk, self.journal.folder, after)
                     extent.close()
-                    if after > uploaded or extent.head.created_us > since_us:
+                    is_old = damage is None and extent.head.created_us <= since_us
+                    if after > uploaded or not is_old:
                         return
                     self.journal.disk.unlink(f"{self.journal.folder}/{base}.wal")
                     # One by one: no later one may be gone while an earlier one is back.

@@ -34,7 +34,7 @@ from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
-from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
+from cordwood.topics.consuming import Consuming, Fetched, Positions, Skipped, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
@@ -464,6 +464,14 @@ class Consumer:
             StateError: the partition is not its own.
         """
         self._consuming.seek(partition, offset)
+
+    def skip(self, partition: int | None = None) -> Skipped:
+        """Pass over records that are damaged, in the partition where that was told, or this one.
+
+        Raises:
+            StateError: the partition is not its own.
+        """
+        return self._consuming.skip(partition)
 
     async def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Let the group go on behind the records that were handed out, or from these positions.

@@ -183,3 +183,50 @@ def test_a_line_that_is_there_waits_for_no_other(topics):
         process.stdin.close()
         assert b"sent 4 records" in process.stdout.read()
     assert [b"one", b"and a half", b"", b"last"] == values(topics)
+
+
+def damaged(topics, partition, place):
+    """Break some bytes of the first extent of a partition."""
+    with open(f"{topics.name}/shop/two/{partition}/0.wal", "r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 4)
+
+
+def test_a_consumer_passes_over_damage_when_it_is_told_to(topics):
+    """Other partitions are read meanwhile; nothing that is whole is left out."""
+    # EVIDENCE-OF: G-91
+    topics.create("shop", "two", partitions=2)
+    with topics.producer("shop", "two") as producer:
+        for number in range(6):
+            producer.send(b"%d" % number, partition=number % 2)
+    topics.close()
+    damaged(topics, 0, 64 + 104 + 60)  # The second record of three.
+    with topics.consumer("shop", "two", timeout_s=0) as consumer:
+        found, skipped = [], []
+        with pytest.raises(cordwood.StateError, match="no damage"):
+            consumer.skip()
+        with pytest.raises(CorruptionError, match="partition 0"):
+            found.extend(record.value for record in consumer)
+        skipped.append(consumer.skip())
+        found.extend(record.value for record in consumer)
+        assert [(0, 1, 2)] == skipped
+        assert (0, 3, 3) == consumer.skip(0)  # Nothing more to pass over.
+    assert [b"0", b"1", b"3", b"4", b"5"] == sorted(found)
+
+
+def test_damage_in_a_shell(topics):
+    """One line that names it; with --skip-damaged all the rest."""
+    topics.create("shop", "two")
+    with topics.producer("shop", "two") as producer:
+        for number in range(3):
+            producer.send(b"%d" % number)
+    topics.close()
+    damaged(topics, 0, 64 + 104 + 60)
+    command = "from cordwood.cli.main import main; main()"
+    words = [sys.executable, "-c", command, "topic", "consume", topics.name, "shop/two"]
+    done = subprocess.run(words, capture_output=True, check=False)
+    assert (b"0\n", 1) == (done.stdout, done.returncode)
+    assert b"0.wal is damaged at byte" in done.stderr
+    done = subprocess.run([*words, "--skip-damaged"], capture_output=True, check=True)
+    assert b"0\n2\n" == done.stdout
+    assert b"1 to 1 were passed over" in done.stderr
