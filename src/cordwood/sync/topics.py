@@ -35,10 +35,11 @@ class Topics:
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
         compacts: bool = True,
+        retains: bool = True,
     ) -> None:
         """Name a directory or a store; no I/O."""
         home = home_of(place, clock=clock, entropy=entropy)
-        self._engine = Engine(home, clock, entropy, compacts=compacts)
+        self._engine = Engine(home, clock, entropy, compacts=compacts, retains=retains)
 
     @property
     def name(self) -> str:
@@ -167,7 +168,7 @@ class Topics:
 
     def close(self) -> None:
         """Make durable what is not yet, and let go of all files."""
-        self._engine.home.close()
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -304,13 +305,8 @@ class Consumer:
 
     def __enter__(self) -> Self:
         group, start, positions = self._how
-        self._open = Consuming(
-            self._engine.home,
-            *self._engine.names(*self._topic),
-            self._engine.clock,
-            group=group,
-            start=start,
-            positions=positions,
+        self._open = self._engine.consuming(
+            *self._topic, group=group, start=start, positions=positions
         )
         return self
 

@@ -45,6 +45,11 @@ ASIDE = ".compact"
 DIRTY_SHARE = 0.5
 """A partition is compacted by itself when more than this share of its extents never was."""
 
+SHARE = 0.5
+"""One that runs by itself works for this share of the time, and rests for the other."""
+WORK_S = 0.02
+"""It rests after so much work."""
+
 CompactProgress = Callable[[int, int], None]
 """Called with how many bytes of extents were looked at, and how many there are."""
 
@@ -77,13 +82,18 @@ class Throttle:
     """How fast a compaction may read and write; and whether it is to go on."""
 
     def __init__(
-        self, clock: Clock, rate_bytes_s: float | None, stop: threading.Event | None = None
+        self,
+        clock: Clock,
+        rate_bytes_s: float | None,
+        stop: threading.Event | None = None,
+        share: float = 1.0,
     ) -> None:
-        """From now on, so many bytes a second."""
+        """From now on, so many bytes a second, and at work for this share of the time."""
         self._clock = clock
         self._rate = rate_bytes_s
         self._stop = stop or threading.Event()
-        self._began_s = clock.monotonic_s()
+        self._share = share
+        self._began_s = self._rested_s = clock.monotonic_s()
         self._done = 0
 
     def spend(self, size_bytes: int) -> None:
@@ -93,11 +103,17 @@ class Throttle:
             StoppedError: nobody wants it any more.
         """
         self._done += size_bytes
+        now_s = self._clock.monotonic_s()
         ahead_s = 0.0
         if self._rate is not None:
-            ahead_s = self._began_s + self._done / self._rate - self._clock.monotonic_s()
+            ahead_s = self._began_s + self._done / self._rate - now_s
+        busy_s = now_s - self._rested_s
+        if self._share < 1 and busy_s > WORK_S:
+            ahead_s = max(ahead_s, busy_s * (1 - self._share) / self._share)
         if self._stop.wait(ahead_s) if ahead_s > 0 else self._stop.is_set():
             raise StoppedError
+        if ahead_s > 0:
+            self._rested_s = self._clock.monotonic_s()
 
 
 class Compactor:

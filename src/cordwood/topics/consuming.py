@@ -99,6 +99,8 @@ class Consuming:
         self._member: Membership | None = None
         if group is not None:
             self._member = home.join(namespace, topic, group)
+        self.when_closed: Callable[[], None] | None = None
+        """Called once."""
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -228,6 +230,9 @@ class Consuming:
         for scan in self._scans.values():
             scan.close()
         self._scans.clear()
+        done, self.when_closed = self.when_closed, None
+        if done is not None:
+            done()
         if self._member is not None:
             self._member.leave()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -27,8 +28,10 @@ from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
 from cordwood.topics.compaction import CompactionReport, CompactProgress, Throttle
 from cordwood.topics.config import RETENTION_S, Ack, TopicConfig, checked
+from cordwood.topics.consuming import Consuming, Positions, Start
 from cordwood.topics.folder import Folder
 from cordwood.topics.home import Bounds, Home, Offsets, Partition
+from cordwood.topics.keeping import Keeping
 from cordwood.topics.keys import Keys
 from cordwood.topics.latest import latest, latest_batches
 from cordwood.topics.logged import LoggedPartition
@@ -41,6 +44,9 @@ from cordwood.topics.usage import usage_of
 
 WORKERS = 4
 """Threads of a producer that append to partitions, each to its own."""
+LOCAL_PERIOD_S = 300.0
+STORE_PERIOD_S = 3600.0
+"""How often a topic that is open is retained: on a store that takes requests."""
 
 
 class Where(NamedTuple):
@@ -112,14 +118,37 @@ class Engine:
     """All topics of a home."""
 
     def __init__(
-        self, home: Home, clock: Clock, entropy: Entropy, *, compacts: bool = True
+        self,
+        home: Home,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        compacts: bool = True,
+        retains: bool = True,
     ) -> None:
-        """No I/O. Compaction topics are compacted by themselves, unless that is not wanted."""
+        """No I/O. Topics are compacted and retained by themselves, unless that is not wanted."""
         self.home = home
-        if isinstance(home, Folder):
-            home.compacts = compacts
         self.clock = clock
         self.entropy = entropy
+        period_s = LOCAL_PERIOD_S if isinstance(home, Folder) else STORE_PERIOD_S
+        self.keeping = Keeping(self._retained, clock, entropy, period_s) if retains else None
+        if isinstance(home, Folder):
+            home.compacts = compacts
+            home.when_full = self.keeping.soon if self.keeping is not None else None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self.keeping is not None:
+            self.keeping.stop()
+        self.home.close()
+
+    def open_while(self, namespace: str, topic: str) -> Callable[[], None]:
+        """Look after a topic until this is called."""
+        if self.keeping is None:
+            return lambda: None
+        name = namespace, topic
+        self.keeping.open(name)
+        return partial(self.keeping.close, name)
 
     def create(
         self,
@@ -193,6 +222,8 @@ class Engine:
             )
         if isinstance(self.home, Folder):
             warnings += self.home.background(namespace, topic).troubles.values()
+        if self.keeping is not None and (namespace, topic) in self.keeping.troubles:
+            warnings.append(self.keeping.troubles[namespace, topic])
         return TopicState(
             namespace,
             topic,
@@ -206,6 +237,11 @@ class Engine:
 
     def retain(self, namespace: str, topic: str, now_us: int | None) -> RetentionReport:
         """Delete what a topic does not keep; the topic itself, if that is all."""
+        gone = self._retained(namespace, topic, now_us)
+        return RetentionReport(gone, self._cleaned_up(namespace, topic, now_us))
+
+    def _retained(self, namespace: str, topic: str, now_us: int | None = None) -> list[Retained]:
+        """Delete what a topic does not keep."""
         partitions = self.partitions(namespace, topic)
         gone = []
         for number, one in enumerate(partitions):
@@ -216,7 +252,7 @@ class Engine:
             elif isinstance(one, LocalPartition):
                 at_us = self.clock.now_us() if now_us is None else now_us
                 gone.append(retain(one.journal, one.config, number, at_us))
-        return RetentionReport(gone, self._cleaned_up(namespace, topic, now_us))
+        return gone
 
     def _cleaned_up(self, namespace: str, topic: str, now_us: int | None) -> bool:
         """Delete a topic in a directory of which nothing is worth keeping; whether that was so."""
@@ -296,6 +332,23 @@ class Engine:
             raise UnsupportedError(f"{namespace}/{topic} is not in a directory")
         return self.home, local
 
+    def consuming(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        group: str | None,
+        start: Start,
+        positions: Positions | None,
+    ) -> Consuming:
+        """A consumer of a topic."""
+        names = self.names(namespace, topic)
+        made = Consuming(
+            self.home, *names, self.clock, group=group, start=start, positions=positions
+        )
+        made.when_closed = self.open_while(*names)
+        return made
+
     def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
         """How far a group is, partition by partition."""
         partitions = self.partitions(namespace, topic)
@@ -326,6 +379,7 @@ class Sending:
         self._mutex = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
+        self._stop_keeping = engine.open_while(namespace, topic)
 
     def whose(self, sequence: int | None) -> Producer | None:
         """Whose record it is, by its sequence number.
@@ -376,12 +430,14 @@ class Sending:
 
     def close(self) -> None:
         """Wait for what is under way; twice is no error."""
-        self._is_closed = True
         with self._mutex:
+            was_closed, self._is_closed = self._is_closed, True
             workers, self._workers = self._workers, [None] * WORKERS
         for worker in workers:
             if worker is not None:
                 worker.shutdown()
+        if not was_closed and self._process == os.getpid():
+            self._stop_keeping()
 
     def check_open(self) -> None:
         """Raise if it is closed, or is another process's."""

@@ -36,7 +36,7 @@ from cordwood.store.url import Store
 from cordwood.topics import config as config_file
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.background import Background
-from cordwood.topics.compaction import Compactor, StoppedError, Throttle
+from cordwood.topics.compaction import SHARE, Compactor, StoppedError, Throttle
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.home import Pace, missing_topic, taken_id, taken_name
 from cordwood.topics.members import LocalMember, delete_group, group_positions
@@ -75,6 +75,8 @@ class Folder:
         self._backgrounds: dict[tuple[str, str], Background] = {}
         self.compacts = True
         """Whether partitions are compacted by themselves when extents are full."""
+        self.when_full: Callable[[tuple[str, str]], None] | None = None
+        """Called with a topic one of whose extents is full."""
 
     def start_over(self) -> None:
         """No thread is in the middle of anything."""
@@ -148,6 +150,8 @@ class Folder:
                 config = self._config(namespace, topic, number)
                 opened = self._opened(folder, config, number)
                 self._partitions[key] = made, opened
+                if self.when_full is not None:
+                    opened.when_full = partial(self.when_full, (namespace, topic))
                 if config.compaction:
                     opened.when_closed = lambda: self._compact_soon(opened, number)
             return self._partitions[key][1]
@@ -270,7 +274,8 @@ class Folder:
 
         def work(stop: threading.Event) -> None:
             with suppress(StoppedError):
-                self.compactor(partition, Throttle(self._clock, None, stop)).compact_dirty(number)
+                pace = Throttle(self._clock, None, stop, share=SHARE)
+                self.compactor(partition, pace).compact_dirty(number)
 
         if self.compacts:
             self.background(partition.config.namespace, partition.config.topic).offer(number, work)

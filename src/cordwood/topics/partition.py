@@ -84,6 +84,9 @@ class LocalPartition:
         """Of a compaction topic."""
         self.when_closed: Callable[[], None] | None = None
         """Called when an extent of a compaction topic is full."""
+        self.when_full: Callable[[], None] | None = None
+        """Called when an extent is full, be it a compaction topic's or another's."""
+        self._base: int | None = None
         self.trouble = ""
         """Why its keys could not be indexed, if that failed."""
         self.start_over()
@@ -188,7 +191,15 @@ class LocalPartition:
         with self.journal.turn() as turn:
             offset = turn.append(payload, time_us=time_us)
             turn.sync()
+        if turn.mark.base != self._base:
+            self._begun(turn.mark.base)
         return offset
+
+    def _begun(self, base: int) -> None:
+        """Another extent is being filled than before."""
+        before, self._base = self._base, base
+        if before is not None and self.when_full is not None:
+            self.when_full()
 
     def _commit(self, tickets: Sequence[Ticket[_Append, int]]) -> None:
         """Write what several have handed in, sync once, and tell each where its records are."""
@@ -215,6 +226,8 @@ class LocalPartition:
             for ticket, offset in written:
                 if offset + ticket.item.records <= limit:
                     ticket.succeed(offset)
+        if turn.mark.base != self._base:
+            self._begun(turn.mark.base)
         if self.keys is not None and self.keys.is_behind(turn.mark, INDEXED_BYTES):
             self._index(self.keys, turn.mark)
 

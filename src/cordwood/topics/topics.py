@@ -52,6 +52,7 @@ class Topics:
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
         compacts: bool = True,
+        retains: bool = True,
     ) -> None:
         """Name a directory or a store; no I/O.
 
@@ -60,9 +61,11 @@ class Topics:
             clock: for simulations.
             entropy: likewise.
             compacts: whether producers compact a compaction topic by themselves, in a thread.
+            retains: whether producers and consumers that are open delete by themselves what their
+                topics do not keep, in a thread.
         """
         home = home_of(place, clock=clock, entropy=entropy)
-        self._engine = Engine(home, clock, entropy, compacts=compacts)
+        self._engine = Engine(home, clock, entropy, compacts=compacts, retains=retains)
 
     @property
     def name(self) -> str:
@@ -283,7 +286,7 @@ class Topics:
 
     async def close(self) -> None:
         """Make durable what is not yet, and let go of all files."""
-        await asyncio.to_thread(self._engine.home.close)
+        await asyncio.to_thread(self._engine.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -507,14 +510,7 @@ class Consumer:
 
     def _opened(self) -> Consuming:
         group, start, positions = self._how
-        return Consuming(
-            self._engine.home,
-            *self._engine.names(*self._topic),
-            self._engine.clock,
-            group=group,
-            start=start,
-            positions=positions,
-        )
+        return self._engine.consuming(*self._topic, group=group, start=start, positions=positions)
 
     @property
     def _consuming(self) -> Consuming:

@@ -24,14 +24,14 @@ SMALL = 16 << 10
 @pytest.fixture
 def topics(tmp_path):
     """Topics in a directory, one of them made, compacted only when that is asked for."""
-    with sync.Topics(tmp_path / "topics", compacts=False) as made:
+    with sync.Topics(tmp_path / "topics", compacts=False, retains=False) as made:
         made.create("shop", "prices", compaction=True, extent_bytes=SMALL, tombstone_s=3600)
         yield made
 
 
 def again(topics):
     """The same, as another process has them."""
-    return sync.Topics(topics.name, compacts=False)
+    return sync.Topics(topics.name, compacts=False, retains=False)
 
 
 def send(topics, records, topic="prices", **more):
