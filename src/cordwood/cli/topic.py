@@ -19,7 +19,15 @@ from cordwood.base.errors import (
     NotFoundError,
 )
 from cordwood.cli.bench.topics import bench
-from cordwood.cli.output import byte_progress, command, console, fail, print_json, size
+from cordwood.cli.output import (
+    byte_progress,
+    command,
+    console,
+    count_progress,
+    fail,
+    print_json,
+    size,
+)
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.journal.journal import EXTENT_BYTES
@@ -116,14 +124,16 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
         screen.print(f"{name} = {value}")
     columns = ["partition", "oldest", "next", "records"]
     if config.tier is not None:
-        screen.print(f"tier {config.tier}")
-        columns.append("not uploaded")
+        kept_s = config.local_retention_s
+        kept = "as long as there" if kept_s is None else f"for {kept_s:,g} s"
+        screen.print(f"tier {config.tier}; what was uploaded stays here {kept}")
+        columns += ["here from", "not uploaded"]
     table = Table(*columns, "properties")
     for one in state.partitions:
         attached = ", ".join(f"{name} = {value}" for name, value in one.properties.items())
         numbers = [f"{n:,}" for n in (one.partition, one.oldest, one.next, one.next - one.oldest)]
-        if one.not_uploaded is not None:
-            numbers.append(f"{one.not_uploaded:,}")
+        if config.tier is not None:
+            numbers += [f"{n or 0:,}" for n in (one.oldest_here, one.not_uploaded)]
         table.add_row(*numbers, attached)
     screen.print(table)
     if state.groups:
@@ -288,6 +298,22 @@ def retain(place: str, topic: str, *, as_json: bool) -> None:
     words = f"{gone:,} records went" + (
         "; nothing was left, and the topic is gone" * report.is_deleted
     )
+    say(msgspec.to_builtins(report), words, as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@command
+def upload(place: str, topic: str, *, as_json: bool) -> None:
+    """Upload what is not yet on a topic's tier, and wait for that.
+
+    It happens by itself while somebody sends; use this before a machine goes away.
+    """
+    with Topics(place) as topics, count_progress("upload", shown=not as_json) as advance:
+        report = topics.upload(*_names(topic), progress=advance)
+    sent = sum(one.records for one in report.partitions)
+    words = f"{sent:,} record{'' if sent == 1 else 's'} uploaded; all are on the store"
     say(msgspec.to_builtins(report), words, as_json=as_json)
 
 

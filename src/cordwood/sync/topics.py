@@ -23,6 +23,7 @@ from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
+from cordwood.topics.tier import UploadProgress, UploadReport
 
 
 class Topics:
@@ -135,6 +136,16 @@ class Topics:
         """Drop all but the last record of each key, as far as the topic is closed."""
         names = self._engine.names(namespace, topic)
         return self._engine.compact(*names, rate_bytes_s, progress)
+
+    def upload(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        progress: UploadProgress | None = None,
+    ) -> UploadReport:
+        """Upload now what is not yet on a topic's tier, and wait for that."""
+        return self._engine.upload(*self._engine.names(namespace, topic), progress)
 
     def latest(
         self,

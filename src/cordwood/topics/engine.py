@@ -21,6 +21,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
     StateError,
+    StoreError,
     UnsupportedError,
 )
 from cordwood.journal.journal import Journal
@@ -39,7 +40,7 @@ from cordwood.topics.names import check_name, name_id, partition_of
 from cordwood.topics.partition import LocalPartition
 from cordwood.topics.retention import Retained, RetentionReport, has_expired, retain
 from cordwood.topics.routing import Router
-from cordwood.topics.tier import TieredPartition
+from cordwood.topics.tier import TieredPartition, Uploaded, UploadProgress, UploadReport
 from cordwood.topics.usage import usage_of
 
 WORKERS = 4
@@ -95,6 +96,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     properties: dict[str, str]
     not_uploaded: int | None = None
     """How many records are not on the topic's tier yet; None if it has none."""
+    oldest_here: int | None = None
+    """The first record that is in the directory; None if the topic has no tier."""
     bytes: int = 0
     """On the disk, with what was set aside for more."""
     extents: int = 0
@@ -204,9 +207,11 @@ class Engine:
         found = []
         warnings: list[str] = []
         for number, partition in enumerate(self.partitions(namespace, topic)):
-            bounds = partition.bounds()
+            bounds = self._bounds(number, partition, warnings)
             properties = partition.config.partition_properties
-            waiting = partition.not_uploaded() if partition.config.tier is not None else None
+            waiting = here = None
+            if isinstance(partition, TieredPartition):
+                waiting, here = partition.not_uploaded(), partition.local_bounds().oldest
             usage = usage_of(partition, number)
             warnings += usage.warnings
             found.append(
@@ -216,6 +221,7 @@ class Engine:
                     bounds.next,
                     properties,
                     waiting,
+                    here,
                     usage.bytes,
                     usage.extents,
                 )
@@ -234,6 +240,16 @@ class Engine:
             sorted(self.home.groups(namespace, topic)),
             warnings,
         )
+
+    def _bounds(self, number: int, partition: Partition, warnings: list[str]) -> Bounds:
+        """Which records there are; of one whose tier does not answer, those in the directory."""
+        try:
+            return partition.bounds()
+        except StoreError as error:
+            if not isinstance(partition, TieredPartition):
+                raise
+            warnings.append(f"partition {number}: its tier does not answer: {error}")
+            return partition.local_bounds()
 
     def retain(self, namespace: str, topic: str, now_us: int | None) -> RetentionReport:
         """Delete what a topic does not keep; the topic itself, if that is all."""
@@ -289,6 +305,23 @@ class Engine:
             for number, one in enumerate(partitions)
         ]
         return CompactionReport(found)
+
+    def upload(self, namespace: str, topic: str, progress: UploadProgress | None) -> UploadReport:
+        """Upload what is not yet on a topic's tier.
+
+        Raises:
+            StateError: it has none.
+        """
+        found = []
+        for number, one in enumerate(self.partitions(namespace, topic)):
+            if not isinstance(one, TieredPartition):
+                raise StateError(
+                    f"{namespace}/{topic} has no tier", hint="create another one with a tier"
+                )
+            before = one.far.bounds().next
+            end = one.upload(progress)
+            found.append(Uploaded(number, max(0, end - before), end))
+        return UploadReport(found)
 
     def latest(
         self, namespace: str, topic: str, key: bytes, partition: int | None

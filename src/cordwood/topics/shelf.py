@@ -182,6 +182,22 @@ class Shelf:
         if there.partitions[0].tier_id == tier_id:
             _run(self._delete(namespace, topic))
 
+    def delete_unused(self, namespace: str, topic: str, tier_id: str) -> None:
+        """The same for one that was never used: it stays if it has records, or is another's."""
+        with suppress(NotFoundError):
+            there, _ = _run(self._load(namespace, topic))
+            if there.partitions[0].tier_id != tier_id:
+                return
+            if there.is_deleted or not _run(self._is_used(namespace, topic, len(there.partitions))):
+                _run(self._delete(namespace, topic))
+
+    async def _is_used(self, namespace: str, topic: str, count: int) -> bool:
+        """Whether a topic ever had records."""
+        for number in range(count):
+            if (await self._log(namespace, topic, number).manifest()).next_offset > 1:
+                return True
+        return False
+
     async def _delete(self, namespace: str, topic: str) -> None:
         key = _key(namespace, topic, CONFIG)
         there, etag = await self._load(namespace, topic)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from cordwood.base import portal
@@ -54,7 +55,26 @@ UPLOAD_MAX_S = 60.0
 """So long after an append it is uploaded; where that failed, twice as long, and so on."""
 TRIES_MAX = 3
 
+UploadProgress = Callable[[int, int], None]
+"""Called with how many records were uploaded, and how many there are to upload."""
+
 T = TypeVar("T")
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """What became of a partition."""
+
+    partition: int
+    records: int
+    """Uploaded now."""
+    next: int
+    """All records before this one are on the store."""
+
+
+class UploadReport(msgspec.Struct, frozen=True):
+    """What became of a topic."""
+
+    partitions: list[Uploaded]
 
 
 class TieredPartition(LocalPartition):
@@ -143,7 +163,7 @@ class TieredPartition(LocalPartition):
         except CordwoodError:
             return here.next - here.oldest
 
-    def upload(self) -> int:
+    def upload(self, progress: UploadProgress | None = None) -> int:
         """Upload all that is synced, and delete here what need not stay; where the log ends now.
 
         Raises:
@@ -153,7 +173,7 @@ class TieredPartition(LocalPartition):
         with self.journal.told("upload"):
             held = self._locks.wait(f"{self.journal.folder}/upload")
             try:
-                end = self._upload()
+                end = self._upload(progress)
             finally:
                 held.release()
         self._drop(end)
@@ -209,7 +229,7 @@ class TieredPartition(LocalPartition):
             else:
                 ticket.fail(StoreError(f"record {ticket.item - 1} was not uploaded", applied=True))
 
-    def _upload(self) -> int:
+    def _upload(self, progress: UploadProgress | None) -> int:
         """Upload; by who holds the lock."""
         failure: CordwoodError | None = None
         for _ in range(TRIES_MAX):
@@ -217,7 +237,7 @@ class TieredPartition(LocalPartition):
             try:
                 position = _run(uploading.open())
                 try:
-                    return self._upload_from(position, uploading)
+                    return self._upload_from(position, uploading, progress)
                 finally:
                     _run(uploading.close())
             except (UncertainError, OvertakenError) as error:
@@ -225,8 +245,10 @@ class TieredPartition(LocalPartition):
         assert failure is not None
         raise failure
 
-    def _upload_from(self, position: int, uploading: _Uploading) -> int:
-        here = self.local_bounds()
+    def _upload_from(
+        self, position: int, uploading: _Uploading, progress: UploadProgress | None
+    ) -> int:
+        here, begin = self.local_bounds(), position
         if not here.oldest <= position <= here.next:
             raise StateError(
                 f"{self.far.log.url} goes on with record {position}, and {self.journal.folder} has "
@@ -248,6 +270,8 @@ class TieredPartition(LocalPartition):
                     )
                 _run(uploading.put(_content(block), position))
                 position += block.num_rows
+                if progress is not None:
+                    progress(position - begin, max(position, here.next) - begin)
         finally:
             scan.close()
         return position

@@ -40,6 +40,7 @@ from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
+from cordwood.topics.tier import UploadProgress, UploadReport
 
 
 class Topics:
@@ -235,6 +236,29 @@ class Topics:
         """
         return await asyncio.to_thread(self._compact, namespace, topic, rate_bytes_s, progress)
 
+    async def upload(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        progress: UploadProgress | None = None,
+    ) -> UploadReport:
+        """Upload now what is not yet on a topic's tier, and wait for that.
+
+        It happens by itself as well, soon after records were sent by a process that stays. Then
+        files that are uploaded, and old enough, are deleted in the directory.
+
+        Args:
+            namespace: of the topic.
+            topic: which one.
+            progress: called with how many records of a partition are done, and how many there are.
+
+        Raises:
+            StateError: it has no tier; or the store has another's records.
+            StoreError: the store failed; what it took is there.
+        """
+        return await asyncio.to_thread(self._upload, namespace, topic, progress)
+
     async def latest(
         self,
         namespace: str | int,
@@ -317,6 +341,11 @@ class Topics:
     ) -> CompactionReport:
         names = self._engine.names(namespace, topic)
         return self._engine.compact(*names, rate_bytes_s, progress)
+
+    def _upload(
+        self, namespace: str | int, topic: str | int, progress: UploadProgress | None
+    ) -> UploadReport:
+        return self._engine.upload(*self._engine.names(namespace, topic), progress)
 
     def _latest(
         self, namespace: str | int, topic: str | int, key: bytes, partition: int | None
