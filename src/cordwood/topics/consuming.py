@@ -6,6 +6,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -92,7 +93,10 @@ class Consuming:
         self._done: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._refreshed_s = float("-inf")
-        self._turn = 0
+        self._round: list[int] = []
+        """The partitions whose turn comes next."""
+        self._had: list[int] = []
+        """Those that had records when it was their turn."""
         self._damaged: int | None = None
         self._first = home.partition(namespace, topic, 0)
         self._count = self._first.config.partitions
@@ -162,8 +166,10 @@ class Consuming:
         if not fresh:
             return
         committed = {} if self._member is None else self._member.positions()
-        for partition in fresh:
-            self._scans[partition] = self._begin(partition, committed.get(partition))
+        begun = self._home.pace.each(
+            lambda partition: self._begin(partition, committed.get(partition)), fresh
+        )
+        self._scans.update(zip(fresh, begun, strict=True))
 
     def done(self, partition: int, offset: int) -> None:
         """All records of a partition before this one were handed out."""
@@ -247,18 +253,43 @@ class Consuming:
         return part.scan(at)
 
     def _fetch(self, max_bytes: int) -> Fetched | None:
-        """Records of the next partition that has some."""
-        partitions = sorted(self._scans)
-        for step in range(len(partitions)):
-            partition = partitions[(self._turn + step) % len(partitions)]
-            scan = self._scans[partition]
-            done = self._done.get(partition, scan.offset)
-            if done != scan.offset:  # Not all that was fetched was handed out.
-                scan.seek(done)
+        """Records of the next partition that has some.
+
+        In each round all partitions have their turn: those that had something in the last one, and
+        of the others those that may have by now, which is asked of all at once.
+        """
+        for is_asked in (False, True):
+            while self._round:
+                partition = self._round.pop(0)
+                found = self._fetch_from(partition, max_bytes) if partition in self._scans else None
+                if found is not None:
+                    self._had.append(partition)
+                    return found
+            if not is_asked:
+                others = sorted(set(self._scans) - set(self._had))
+                news = self._home.pace.each(lambda one: self._scans[one].may_have(), others)
+                self._round, self._had = [*self._had, *compress(others, news)], []
+        return None
+
+    def _fetch_from(self, partition: int, max_bytes: int) -> Fetched | None:
+        """Records of a partition, if it has some."""
+        scan = self._scans[partition]
+        done = self._done.get(partition, scan.offset)
+        if done != scan.offset:  # Not all that was fetched was handed out.
+            scan.seek(done)
+        batches = self._taken(partition, scan, max_bytes)
+        if not batches:
+            self._done[partition] = scan.offset
+            return None
+        self._done[partition] = done
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return Fetched(partition, joined[0], scan.offset)
+
+    def _taken(self, partition: int, scan: Scanning, max_bytes: int) -> list[pa.RecordBatch]:
+        while True:
             try:
-                batches = scan.take(max_bytes)
+                return scan.take(max_bytes)
             except CorruptionError as error:
-                self._turn += step + 1  # The others are read meanwhile.
                 self._damaged = partition
                 raise CorruptionError(
                     f"partition {partition}: {error.message}",
@@ -274,13 +305,6 @@ class Consuming:
                     stacklevel=2,
                 )
                 scan.seek(oldest)
-                batches = scan.take(max_bytes)
-            self._done[partition] = done if batches else scan.offset
-            if batches:
-                self._turn = (self._turn + step + 1) % len(partitions)
-                joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
-                return Fetched(partition, joined[0], scan.offset)
-        return None
 
     def _check_open(self) -> None:
         if self._is_closed:

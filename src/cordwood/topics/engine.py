@@ -206,8 +206,9 @@ class Engine:
         """What a topic is, and what it holds."""
         found = []
         warnings: list[str] = []
-        for number, partition in enumerate(self.partitions(namespace, topic)):
-            bounds = self._bounds(number, partition, warnings)
+        partitions = list(enumerate(self.partitions(namespace, topic)))
+        asked = self.home.pace.each(lambda one: self._bounds(*one, warnings), partitions)
+        for (number, partition), bounds in zip(partitions, asked, strict=True):
             properties = partition.config.partition_properties
             waiting = here = None
             if isinstance(partition, TieredPartition):
@@ -391,11 +392,14 @@ class Engine:
                 f"{namespace}/{topic} has no group {group!r}", hint="a consumer makes it"
             )
         found = []
-        for number, partition in enumerate(partitions):
-            bounds: Bounds = partition.bounds()
+        for number, bounds in enumerate(self.home.pace.each(_bounds_of, partitions)):
             position = groups[group].get(number, bounds.oldest)
             found.append(Lag(number, position, bounds.next))
         return found
+
+
+def _bounds_of(partition: Partition) -> Bounds:
+    return partition.bounds()
 
 
 class Sending:

@@ -307,7 +307,7 @@ class LoggedScanning:
         self.offset = offset
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
-        """See `Scanning`. One HEAD while nothing comes."""
+        """See `Scanning`."""
         found = _run(self._partition.told(self._take(max_bytes)))
         batches = [shown(batch) for batch in found]
         if batches:
@@ -316,8 +316,6 @@ class LoggedScanning:
 
     async def _take(self, max_bytes: int) -> list[pa.RecordBatch]:
         log = self._partition.log
-        if self._etag and await log.objects.manifest_etag() == self._etag:
-            return []
         manifest, etag = await log.objects.load()
         if self._incarnation and manifest.incarnation != self._incarnation:
             raise NotFoundError("the log was made anew")
@@ -334,6 +332,13 @@ class LoggedScanning:
                 return [one async for one in reader.read_arrow(self.offset + 1, limits)]
             except CollectedError as error:
                 raise self._collected((await log.manifest()).oldest_offset - 1) from error
+
+    def may_have(self) -> bool:
+        """See `Scanning`. One HEAD while nothing comes."""
+        if not self._etag:
+            return True
+        objects = self._partition.log.objects
+        return _run(self._partition.told(objects.manifest_etag())) != self._etag
 
     def _collected(self, oldest: int) -> CollectedError:
         return CollectedError(

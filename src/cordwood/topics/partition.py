@@ -323,6 +323,10 @@ class LocalScanning:
                     found.append(batch)
         return found
 
+    def may_have(self) -> bool:
+        """See `Scanning`: to look is to take."""
+        return True
+
     def seek(self, offset: int) -> None:
         """See `Scanning`."""
         self._reading.seek(offset)

@@ -67,7 +67,7 @@ class _Opened:
 class Shelf:
     """The topics on a store."""
 
-    pace = Pace(refresh_s=3.0, pause_first_s=0.02, pause_max_s=1.0)
+    pace = Pace(refresh_s=3.0, pause_first_s=0.02, pause_max_s=1.0, at_once=16)
 
     def __init__(
         self,

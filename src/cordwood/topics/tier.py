@@ -386,6 +386,10 @@ class TieredScanning:
             self.seek(self.offset)
         return found
 
+    def may_have(self) -> bool:
+        """See `Scanning`: to look is to take."""
+        return True
+
     def seek(self, offset: int) -> None:
         """See `Scanning`."""
         self._near.seek(offset)
