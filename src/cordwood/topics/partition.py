@@ -27,7 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import CordwoodError, LimitError
+from cordwood.base.errors import (
+    CollectedError,
+    CordwoodError,
+    CorruptionError,
+    LimitError,
+    StoreError,
+)
 from cordwood.base.forks import starts_over
 from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
 from cordwood.journal.frames import OVERHEAD
@@ -87,6 +93,8 @@ class LocalPartition:
         self.when_full: Callable[[], None] | None = None
         """Called when an extent is full, be it a compaction topic's or another's."""
         self._base: int | None = None
+        self._unflushed: CordwoodError | None = None
+        """Why what was acknowledged could not be flushed; whoever appends next is told."""
         self.trouble = ""
         """Why its keys could not be indexed, if that failed."""
         self.start_over()
@@ -205,6 +213,13 @@ class LocalPartition:
         """Write what several have handed in, sync once, and tell each where its records are."""
         written: list[tuple[Ticket[_Append, int], int]] = []
         turn: Turn | None = None
+        lost, self._unflushed = self._unflushed, None
+        if lost is not None:
+            raise StoreError(
+                f"what was sent to {self.journal.folder} since the last flush is lost, and this is "
+                f"not sent: {lost.message}",
+                hint="send again what is not there; offsets go on behind what was flushed",
+            )
         try:
             with self.journal.turn() as turn:
                 if any(ticket.item.producer for ticket in tickets):
@@ -280,9 +295,14 @@ class LocalPartition:
             seen = max(self.local_bounds().oldest, turn.number - SEARCHED_RECORDS)
         turn.sync()
         reading = Reading(self.journal, seen)
-        while frames := reading.take():
-            for frame in frames:
-                self._sequences.note(frame)
+        while reading.number < turn.number:
+            try:
+                for frame in reading.take():
+                    self._sequences.note(frame)
+            except CollectedError:
+                reading.seek(self.local_bounds().oldest)
+            except CorruptionError:
+                reading.skip()  # Whoever reads it is told; what cannot be read is not there.
         reading.close()
         self._sequences.seen = turn.number
 
@@ -297,8 +317,11 @@ class LocalPartition:
     def _flush_now(self) -> None:
         with self._mutex:
             self._flushing = None
-        with suppress(CordwoodError):  # Whoever appends next, or reads, is told.
+        try:
             self.flush()
+        except CordwoodError as error:
+            self._unflushed = error
+            self.trouble = f"{self.journal.folder}: records are lost: {error}"
 
 
 class LocalScanning:

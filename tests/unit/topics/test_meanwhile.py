@@ -230,3 +230,31 @@ def test_damage_in_a_shell(topics):
     done = subprocess.run([*words, "--skip-damaged"], capture_output=True, check=True)
     assert b"0\n2\n" == done.stdout
     assert b"1 to 1 were passed over" in done.stderr
+
+
+def test_a_producer_with_a_name_goes_on_behind_damage(topics):
+    """What can be read of what it sent is not sent again; the rest of the topic does not matter."""
+    # EVIDENCE-OF: G-91, G-94
+    topics.create("shop", "two")
+    with topics.producer("shop", "two", name="importer") as producer:
+        for number in range(5):
+            producer.send(b"%d" % number, sequence=number)
+    topics.close()
+    damaged(topics, 0, 64 + 120 + 60)
+    with sync.Topics(topics.name).producer("shop", "two", name="importer") as producer:
+        assert (0, 4) == producer.send(b"4", sequence=4)
+        with pytest.raises(cordwood.ConflictError, match="comes after"):
+            producer.send(b"1", sequence=1)
+        assert (0, 5) == producer.send(b"5", sequence=5)
+
+
+def test_a_producer_with_a_name_is_not_disturbed_by_retention(topics):
+    """What others sent, and retention deleted, since it last sent something."""
+    topics.create("shop", "two", extent_bytes=4096, retention_bytes=4096)
+    with topics.producer("shop", "two", name="importer") as producer:
+        producer.send(b"0", sequence=0)
+        with sync.Topics(topics.name, retains=False).producer("shop", "two") as other:
+            for _ in range(20):
+                other.send(bytes(900))
+        assert topics.retain("shop", "two").partitions[0].records > 5
+        assert (0, 21) == producer.send(b"1", sequence=1)
