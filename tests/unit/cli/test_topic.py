@@ -198,3 +198,10 @@ def test_the_bench_measures(tmp_path):
     with sync.Topics(tmp_path / "topics") as topics:
         held = topics.describe("bench", "sends").partitions[0].next
     assert 20 + 40 + 4_000 + 2_000 == held
+
+
+def test_the_bench_of_compaction_measures(run, tmp_path):
+    """Each step has its rate and its memory."""
+    out = run("topic", "bench", tmp_path, "--keys", 20_000, "--record", 20)
+    assert "20,000 keys, records of 20 bytes" in out
+    assert all(step in out for step in ("send", "compact", "read"))
