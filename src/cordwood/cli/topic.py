@@ -32,7 +32,7 @@ from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.journal.journal import EXTENT_BYTES
 from cordwood.sync.topics import Consumer, Topics
-from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S
+from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, TopicConfig
 from cordwood.topics.consuming import Fetched
 
 
@@ -120,6 +120,7 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
     kind = "compaction topic" if config.compaction else "topic"
     screen.print(f"[bold]{topic}[/]  {kind}, acknowledged by {config.ack}")
     screen.print(f"ids {state.namespace_id} / {state.topic_id}")
+    screen.print(_kept(config))
     for name, value in config.properties.items():
         screen.print(f"{name} = {value}")
     columns = ["partition", "oldest", "next", "records"]
@@ -290,7 +291,8 @@ def compact(place: str, topic: str, *, rate: float | None, as_json: bool) -> Non
 def retain(place: str, topic: str, *, as_json: bool) -> None:
     """Delete what is older than a topic's retention, or more than it keeps.
 
-    Put it into a timer: nothing else deletes records by age.
+    That happens by itself while somebody has the topic open. Only this deletes a topic of which
+    nothing is left to keep.
     """
     with Topics(place) as topics:
         report = topics.retain(*_names(topic))
@@ -355,6 +357,16 @@ def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: boo
             click.confirm(f"{topic} has {held:,} records; delete them?", abort=True)
         topics.delete(*names)
     say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)
+
+
+def _kept(config: TopicConfig) -> str:
+    """What a topic keeps, in words."""
+    kept = "the last record of each key" if config.compaction else "all records"
+    if config.retention_s is not None:
+        kept += f" for {config.retention_s / 3600:,g} h"
+    if config.retention_bytes is not None:
+        kept += f", {size(config.retention_bytes)} of each partition at most"
+    return f"keeps {kept}"
 
 
 def _batches(consumer: Consumer, *, skip_damaged: bool) -> Iterator[Fetched]:
