@@ -51,7 +51,7 @@ from cordwood.journal.extent import (
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import SLOT_BYTES, Mark, is_newest, read_mark, write_mark
+from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, is_newest, read_mark, write_mark
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -87,8 +87,10 @@ class Journal:
         One that is not dense may lack numbers between two extents: what had them was emptied.
         """
         self.folder = folder
+        self._next_path = f"{folder}/{NEXT}"
         self.disk = disk
         self.extent_bytes = extent_bytes
+        self._full_bytes = extent_bytes - END_BYTES
         self.is_dense = is_dense
         self._missing = missing
         self._clock = clock
@@ -154,6 +156,54 @@ class Journal:
         assert self._extent is not None
         return Turn(self, self._extent, mark)
 
+    def append_alone(self, payload: Sequence[Buffer], time_us: int) -> int | None:
+        """Append one entry and sync it, if there is nothing else to do; its number, or None.
+
+        What a turn does, in the shortest way: nobody else has appended since this process did,
+        nobody waits, and there is room in what was written before.
+
+        Raises:
+            OSError: the disk failed; the entry is not there.
+        """
+        with self._mutex:
+            tail_file, known, extent = self._tail_file, self._said, self._extent
+            if self._depth or tail_file is None or known is None or extent is None:
+                return None
+            if not tail_file.try_lock():
+                return None
+            try:
+                mark, seen = known[0], bytes(tail_file.read(0, WAITS_AT + 1))
+                is_plain = extent.head.salt == mark.salt and mark.end == mark.synced_end
+                if not is_plain or seen[WAITS_AT:] == b"\1" or not is_newest(seen, *known):
+                    return None
+                parts, tail = frames.framed(
+                    mark.tail, payload, number=mark.number, synced=mark.end, time_us=time_us
+                )
+                if mark.is_closed or tail.end > min(extent.written_bytes, self._full_bytes):
+                    return None
+                self.check_there()
+                grown = mark.grown(tail, time_us)
+                data = encoded(grown)
+                self._put_alone(extent, parts, mark)
+                try:
+                    write_mark(tail_file, grown, data)
+                except OSError:
+                    Turn(self, extent, mark).take_back()
+                    raise
+                self._said = grown, data
+                return mark.number
+            finally:
+                tail_file.unlock()
+
+    def _put_alone(self, extent: Extent, parts: Sequence[Buffer], mark: Mark) -> None:
+        """Write a frame, and sync it."""
+        extent.file.write(parts, mark.end)
+        try:
+            extent.file.sync()
+        except OSError:
+            Turn(self, extent, mark).give_up()
+            raise
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep all others from appending."""
@@ -190,7 +240,7 @@ class Journal:
         self._mutex.release()
 
     def _lock_in_turn(self, file: File) -> None:
-        waiting = self._locks.wait(f"{self.folder}/{NEXT}")
+        waiting = self._locks.wait(self._next_path)
         try:
             file.write([b"\1"], WAITS_AT)
             self._locks.wait_for(file, f"{self.folder}/{TAIL}")
@@ -202,7 +252,9 @@ class Journal:
         """Say to all processes how far it goes; by who is alone."""
         said = mark.said()
         self._seen = None
-        self._said = said, write_mark(self._tail(), said)
+        data = encoded(said)
+        write_mark(self._tail(), said, data)
+        self._said = said, data
         return said
 
     def begin_extent(self, mark: Mark) -> tuple[Extent, Mark]:
@@ -267,6 +319,8 @@ class Journal:
                 surveyed.file.sync()
                 surveyed.close()
             mark = self.publish(mark)
+            if self._tail().stat().size_bytes <= WAITS_AT:
+                self._tail().write([b"\0"], WAITS_AT)  # So that it is read whole, at once.
             self._is_recovered = True
         return mark or self._lost()
 
@@ -342,10 +396,9 @@ class Journal:
         Raises:
             CordwoodError: it was deleted, and perhaps made again.
         """
-        if self._next_file is not None:
-            there = self.disk.stat(f"{self.folder}/{NEXT}").inode
-            if there != self._next_inode:
-                raise self._missing(f"{self.folder} was deleted, and made again")
+        is_open = self._next_file is not None
+        if is_open and self.disk.inode(self._next_path) != self._next_inode:
+            raise self._missing(f"{self.folder} was deleted, and made again")
 
     def _tail(self) -> File:
         if self._tail_file is None:
@@ -353,7 +406,7 @@ class Journal:
                 raise self._missing(f"{self.folder} was deleted")
             # What is asked for with every turn is a file that never changes: Linux gives a file
             # whose time somebody has looked at a new one with the next write, at 40 us each.
-            self._next_file = self.disk.open(f"{self.folder}/{NEXT}", create=True)
+            self._next_file = self.disk.open(self._next_path, create=True)
             self._next_inode = self._next_file.stat().inode
             self._tail_file = self.disk.open(f"{self.folder}/{TAIL}", create=True)
         return self._tail_file
@@ -454,22 +507,28 @@ class Turn:
         try:
             self._extent.file.sync()
         except OSError:
-            # What is on the disk is not known, and not to be found out: see above.
-            synced = self._said.moved(self._said.synced_tail)
-            self._mark = self._said
-            self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
+            self.give_up()
             raise
         self._mark = self._mark.synced()
         self.say()
+
+    def give_up(self) -> None:
+        """A sync failed. What is on the disk is not known, and not to be found out: see above."""
+        synced = self._said.moved(self._said.synced_tail)
+        self._mark = self._said
+        self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
 
     def say(self) -> None:
         """Let all know what was appended, durable or not."""
         try:
             self._mark = self._said = self._journal.publish(self._mark)
         except OSError:
-            # Nobody will know of it; make sure that nobody finds it either.
-            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
+            self.take_back()
             raise
+
+    def take_back(self) -> None:
+        """Nobody will know of what was written; make sure that nobody finds it either."""
+        self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
 
     def _write(
         self, payload: Sequence[Buffer], number: int, span: int, time_us: int, kind: int = 0

@@ -88,6 +88,7 @@ class LocalPartition:
         self._sequences = Sequences()
         self.keys = Keys(self.journal, entropy) if config.compaction else None
         """Of a compaction topic."""
+        self._has_short_way = self.keys is None and config.ack == "journal"
         self.when_closed: Callable[[], None] | None = None
         """Called when an extent of a compaction topic is full."""
         self.when_full: Callable[[], None] | None = None
@@ -115,14 +116,14 @@ class LocalPartition:
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        item, size = self._item(row, 1, row.size_bytes + ROW_BYTES, producer)
-        is_plain = producer is None and not row.headers and self.keys is None
-        if is_plain and self.config.ack == "journal" and self._group.try_alone():
+        size = row.size_bytes + ROW_BYTES
+        is_plain = producer is None and not row.headers and size <= self._room
+        if is_plain and self._has_short_way and self._group.try_alone():
             try:
                 return self._append_alone(row)
             finally:
                 self._group.end_alone()
-        return self._group.call(item, size)
+        return self._group.call(*self._item(row, 1, size, producer))
 
     async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -196,6 +197,12 @@ class LocalPartition:
         """What `_commit` does for many, for one, in the shortest way."""
         time_us = self._clock.now_us() if row.time_us is None else row.time_us
         payload = encoded_row(row)
+        try:
+            found = self.journal.append_alone(payload, time_us)
+        except OSError as error:
+            raise self.journal.error("append to", error) from error
+        if found is not None:
+            return found
         with self.journal.turn() as turn:
             offset = turn.append(payload, time_us=time_us)
             turn.sync()
