@@ -131,16 +131,24 @@ class LoggedPartition:
     # Appending, on the portal's loop.
 
     async def _append(self, rows: Columns | Row, producer: Producer | None) -> int:
+        self.check_own()
+        if producer is None:
+            return await self._send(_content(rows), again=True)
+        await self._writer()
+        return await self._works().numbered.append(rows, *_sizes(rows), producer)
+
+    def check_own(self) -> None:
+        """Make sure that its records come from nowhere else.
+
+        Raises:
+            StateError: it is the tier of a topic in a directory, and has that one's offsets.
+        """
         if self.config.tier is not None:
             raise StateError(
                 f"the records of {self.log.name} are uploaded from a directory: nothing was "
                 "written",
                 hint="send to the topic in the directory",
             )
-        if producer is None:
-            return await self._send(_content(rows), again=True)
-        await self._writer()
-        return await self._works().numbered.append(rows, *_sizes(rows), producer)
 
     async def _send_block(self, block: pa.RecordBatch) -> int:
         """Send numbered records; whether they are there is found out by who numbered them."""
