@@ -28,6 +28,7 @@ from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
     CollectedError,
     CordwoodError,
+    CorruptionError,
     NotFoundError,
     StateError,
     StoreError,
@@ -96,6 +97,8 @@ class TieredPartition(LocalPartition):
         self._locks = Locks(disk, entropy)
         self._uploads: Group[int, None] = Group(self._upload_for)
         self._delay_s = UPLOAD_FIRST_S
+        self._uploaded: int | None = None
+        """So far this process has uploaded."""
 
     def start_over(self) -> None:
         """See `LocalPartition`; and none is to upload."""
@@ -256,6 +259,8 @@ class TieredPartition(LocalPartition):
                 hint="the directory is older than what was uploaded, or lost its newest records: "
                 "bring it back, or read the topic on the store",
             )
+        if position != self._uploaded and position > here.oldest:
+            self._check_same(position - 1)
         scan = LocalScanning(self.journal, position)
         try:
             while batches := scan.take(UPLOAD_BYTES):
@@ -274,7 +279,29 @@ class TieredPartition(LocalPartition):
                     progress(position - begin, max(position, here.next) - begin)
         finally:
             scan.close()
+        self._uploaded = position
         return position
+
+    def _check_same(self, last: int) -> None:
+        """Make sure that the record that was uploaded last, by whomever, is the one that is here.
+
+        Raises:
+            StateError: it is another.
+        """
+        near = LocalScanning(self.journal, last)
+        try:
+            with suppress(CorruptionError, CollectedError):  # Then nobody can tell.
+                mine, theirs = near.take(1)[0], self.far.scan(last).take(1)[0]
+                columns = ["offset", "timestamp_us", "key", "value"]
+                if mine.slice(0, 1).select(columns) != theirs.slice(0, 1).select(columns):
+                    raise StateError(
+                        f"record {last} of {self.far.log.url} is not the one that "
+                        f"{self.journal.folder} has: nothing was uploaded",
+                        hint="the directory is a copy of another that uploads as well: use that "
+                        "one, or copy the records to a topic of another name",
+                    )
+        finally:
+            near.close()
 
     def _upload_soon(self) -> None:
         """Make sure that what was appended is uploaded before long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -335,6 +336,30 @@ def test_a_directory_that_is_not_what_was_uploaded(tmp_path):
     send(home, b"b")
     with pytest.raises(NotFoundError, match="no topic"):
         part(home).upload()
+
+
+def test_a_copy_of_a_directory_does_not_mix_its_records_with_the_others(tmp_path):
+    """One of them uploads; the other is told, and keeps what it has."""
+    # EVIDENCE-OF: G-96
+    place = Place(tmp_path / "one")
+    home = place.create()
+    for value in (b"a", b"b"):
+        send(home, value)
+    part(home).upload()
+    home.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for value in (b"c", b"d"):
+        send(home, value)
+    part(home).upload()
+    other = Place(tmp_path / "two", place.backend).home()
+    for value in (b"C", b"D", b"E"):
+        send(other, value)
+    with pytest.raises(StateError, match=r"record 3 .* is not the one"):
+        part(other).upload()
+    assert list(enumerate([b"a", b"b", b"c", b"d"])) == place.there()
+    assert [b"a", b"b", b"C", b"D", b"E"] == [one for _, one in offsets_and_values(part(other))]
+    send(home, b"e")
+    assert 5 == part(home).upload() == part(place.home()).upload()
 
 
 def test_deletion_takes_both(tmp_path):
