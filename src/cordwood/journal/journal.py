@@ -287,6 +287,10 @@ class Journal:
             self._tail_file = self._next_file = self._said = None
             self._is_recovered = False
 
+    def now_s(self) -> float:
+        """By its clock, which only goes forward."""
+        return self._clock.monotonic_s()
+
     def error(self, what: str, error: OSError) -> CordwoodError:
         """What the disk says, as an error of ours."""
         return error_of(what, self.folder, error, self._missing)

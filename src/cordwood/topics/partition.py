@@ -152,7 +152,7 @@ class LocalPartition:
 
     def scan(self, offset: int) -> Scanning:
         """See `Partition`."""
-        return LocalScanning(self.journal, offset)
+        return LocalScanning(self.journal, offset, self.flush_late)
 
     def not_uploaded(self) -> int:
         """See `Partition`: there is nothing to upload."""
@@ -162,6 +162,14 @@ class LocalPartition:
         """Make durable what was written, by whichever process."""
         with self.journal.turn() as turn:
             turn.sync()
+
+    def flush_late(self, since_s: float) -> bool:
+        """Flush what whoever wrote it has not flushed in its time: it may be dead."""
+        is_late = self._clock.monotonic_s() - since_s > 2 * self.config.flush_period_s
+        if is_late:
+            with suppress(CordwoodError):  # One who may only read leaves it to others.
+                self.flush()
+        return is_late
 
     def close(self) -> None:
         """See `Partition`."""
@@ -334,9 +342,15 @@ class LocalPartition:
 class LocalScanning:
     """A place in a partition."""
 
-    def __init__(self, journal: Journal, offset: int) -> None:
-        """No I/O."""
+    def __init__(
+        self, journal: Journal, offset: int, flush_late: Callable[[float], bool] | None = None
+    ) -> None:
+        """No I/O. `flush_late` is asked to flush what has been waiting for that since some time."""
+        self._journal = journal
         self._reading = Reading(journal, offset)
+        self._flush_late = flush_late
+        self._unflushed: tuple[int, float] | None = None
+        """A number that was not flushed when it was first seen, and when that was."""
         self.offset = offset
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
@@ -351,7 +365,18 @@ class LocalScanning:
                 self.offset = frame.number + frame.span
                 if batch.num_rows:
                     found.append(batch)
+        if not found and self._flush_late is not None:
+            self._look_for_unflushed(self._flush_late)
         return found
+
+    def _look_for_unflushed(self, flush_late: Callable[[float], bool]) -> None:
+        mark = self._journal.newest()
+        if mark.number == mark.synced_number:
+            self._unflushed = None
+        elif self._unflushed is None or self._unflushed[0] <= mark.synced_number:
+            self._unflushed = mark.number, self._journal.now_s()
+        elif flush_late(self._unflushed[1]):
+            self._unflushed = None
 
     def may_have(self) -> bool:
         """See `Scanning`: to look is to take."""

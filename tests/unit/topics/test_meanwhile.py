@@ -258,3 +258,23 @@ def test_a_producer_with_a_name_is_not_disturbed_by_retention(topics):
                 other.send(bytes(900))
         assert topics.retain("shop", "two").partitions[0].records > 5
         assert (0, 21) == producer.send(b"1", sequence=1)
+
+
+def test_what_a_killed_process_did_not_flush_is_seen_all_the_same(topics):
+    """By a consumer that was there before, when it is late; nobody else has to send anything."""
+    topics.create("shop", "two", ack="flush", flush_period_s=0.05)
+    code = """
+import os, sys
+from cordwood import sync
+from cordwood.topics import partition
+partition.LocalPartition._flush_soon = lambda self: None
+with sync.Topics(sys.argv[1]).producer("shop", "two") as producer:
+    producer.send(b"left behind")
+    os.kill(os.getpid(), 9)
+"""
+    with topics.consumer("shop", "two", timeout_s=0) as consumer:
+        assert [] == list(consumer)
+        done = subprocess.run([sys.executable, "-c", code, topics.name], check=False)
+        assert -9 == done.returncode
+        consumer._timeout_s = 60
+        assert b"left behind" == next(iter(consumer)).value
