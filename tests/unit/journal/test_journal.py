@@ -39,6 +39,16 @@ def append(journal, *payloads):
     return numbers[0]
 
 
+def shortly(journal, payload):
+    """The shortest way, where that can be gone; its number."""
+    with journal.told("append to"):
+        found = journal.append_alone([payload], 5)
+    return append(journal, payload) if found is None else found
+
+
+WAYS = pytest.mark.parametrize("way", [append, shortly])
+
+
 def read(journal, number=0):
     """All payloads from a number on."""
     reading, found = Reading(journal, number), []
@@ -131,6 +141,31 @@ def test_a_power_cut_takes_only_what_was_not_synced(model):
         assert len(found) == append(later, b"more")
 
 
+def test_the_shortest_way_is_gone_by_who_meets_nobody():
+    """Not the first time, nor when somebody else has appended, waits, or the extent is full."""
+    disk = disk_with_folder()
+    mine, other = made(disk, size=4096), made(disk, size=4096, seed=2)
+    assert mine.append_alone([b"0"], 5) is None
+    assert 0 == append(mine, b"0")
+    assert 1 == mine.append_alone([b"1"], 5)
+    assert 2 == append(other, b"2")
+    assert mine.append_alone([b"3"], 5) is None
+    assert 3 == append(mine, b"3")
+    disk.overwrite(f"{FOLDER}/tail", b"\1", 192)
+    assert mine.append_alone([b"4"], 5) is None
+    disk.overwrite(f"{FOLDER}/tail", b"\0", 192)
+    with other.alone():
+        assert mine.append_alone([b"4"], 5) is None
+    assert mine.append_alone([bytes(4000)], 5) is None
+    with mine.turn() as turn:
+        turn.append([b"4"])
+        turn.say()  # And does not sync.
+    assert mine.append_alone([b"5"], 5) is None
+    assert 5 == append(mine, b"5")
+    assert 6 == mine.append_alone([b"6"], 5)
+    assert [b"%d" % number for number in range(7)] == read(other) == read(made(disk))
+
+
 def test_an_entry_larger_than_an_extent_is_refused():
     """Before anything is written."""
     journal = made(disk_with_folder())
@@ -139,22 +174,23 @@ def test_an_entry_larger_than_an_extent_is_refused():
     assert 0 == append(journal, bytes(SIZE - FRAMES_AT - 120))
 
 
+@WAYS
 @pytest.mark.parametrize("model", ["posix", "ext4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
+def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed, way):
     """Whatever came through of the rest is a beginning of it."""
     # EVIDENCE-OF: G-88
     disk = disk_with_folder(model)
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
-        append(journal, payload)
+        way(journal, payload)
     for cut in range(disk.steps - before):
         disk = disk_with_folder(model)
         disk.cut_after(cut)
         journal, acknowledged = made(disk), 0
         try:
             for payload in entries(14):
-                append(journal, payload)
+                way(journal, payload)
                 acknowledged += 1
         except PowerCut:
             pass
@@ -167,14 +203,15 @@ def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
         assert [*found, b"more"] == read(again) == read(made(found_disk))
 
 
+@WAYS
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
+def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number, way):
     """Who was told that it failed appends again, and nothing is doubled that was acknowledged."""
     # EVIDENCE-OF: G-88, G-90
     disk = disk_with_folder()
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
-        append(journal, payload)
+        way(journal, payload)
     steps = disk.steps - before
     for step in range(1, steps + 1):
         disk = disk_with_folder()
@@ -182,16 +219,17 @@ def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
         journal, acknowledged = made(disk), []
         for payload in entries(14):
             try:
-                at = append(journal, payload)
+                at = way(journal, payload)
             except StoreError:
-                at = append(journal, payload)
+                at = way(journal, payload)
             acknowledged.append((at, payload))
         found = read(made(disk))
         assert [found[at] for at, _ in acknowledged] == entries(14)
         assert found == read(journal)
 
 
-def test_an_append_that_failed_is_not_there_later():
+@WAYS
+def test_an_append_that_failed_is_not_there_later(way):
     """Not even if its bytes came through: whoever was told may append it again."""
     # EVIDENCE-OF: G-90
     disk = disk_with_folder()
@@ -199,7 +237,7 @@ def test_an_append_that_failed_is_not_there_later():
     append(journal, b"a")
     disk.fail(2, errno.EIO)
     with pytest.raises(StoreError):
-        append(journal, b"b")
+        way(journal, b"b")
     assert [b"a"] == read(journal) == read(made(disk))
     assert 1 == append(journal, b"c")
     assert [b"a", b"c"] == read(journal) == read(made(disk))
