@@ -135,8 +135,12 @@ class Reading:
 
         Raises:
             CorruptionError: what was between them is gone.
+            FileNotFoundError: this one was deleted, and perhaps others.
         """
         if self._journal.is_dense and last.number < limit and not found:
+            # Extents are deleted from the oldest on: if this one is there, so are those behind it.
+            self._journal.disk.stat(extent.path)
+            self.number = max(self.number, last.number)
             raise damage(extent.path, last.end, f"entries {last.number} to {limit - 1} are missing")
 
     def _leave(self) -> None:

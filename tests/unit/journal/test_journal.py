@@ -353,6 +353,21 @@ def test_an_extent_that_is_gone_is_told():
     assert entries(20)[first:] == read(journal, first)
 
 
+def test_extents_that_are_deleted_under_a_reader_are_no_damage():
+    """Neither its own nor those behind it: the oldest go first, and it is told what is left."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    for payload in entries(30):
+        append(journal, payload)
+    first, gone, after, *_ = journal.bases()
+    reading = Reading(journal)
+    assert entries(30)[first:gone] == [bytes(one.payload) for one in reading.take()]
+    disk.unlink(f"{FOLDER}/{first}.wal")
+    disk.unlink(f"{FOLDER}/{gone}.wal")
+    with pytest.raises(CollectedError, match=f"begins with {after}: {gone} is gone"):
+        reading.take()
+
+
 def test_an_extent_put_to_another_use_under_a_reader():
     """What it still gives is right, and then it says that the rest is gone."""
     journal = made(disk_with_folder())
