@@ -41,15 +41,16 @@ END_BYTES = frames.frame_bytes(0)
 WINDOW_BYTES = 1 << 20
 """How much is read at once."""
 
-AHEAD_FRAMES = 64
+AHEAD_FRAMES = 128
 AHEAD_BYTES_MIN = 1 << 18
-AHEAD_BYTES_MAX = 1 << 23
+AHEAD_BYTES_MAX = 1 << 24
 """So many frames' worth of zeros is written at once ahead of them, within these limits.
 
 A sync of a block that was set aside, and never written, has to bring the file system's own journal
 to the disk as well: 2 ms instead of 0.1 in one sync of seventeen with frames of 240 bytes, and in
 every sync with large ones (3.8 ms instead of 0.7 for a thousand records).
 """
+_ZEROS = bytes(AHEAD_BYTES_MIN)
 
 
 class Head(NamedTuple):
@@ -124,7 +125,8 @@ class Extent:
         if end > self.written_bytes:
             ahead = min(max(AHEAD_FRAMES * (end - at), AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
             zeros = max(0, min(ahead, size_bytes - end))
-            parts = [*parts, bytes(zeros)]
+            whole, rest = divmod(zeros, len(_ZEROS))
+            parts = [*parts, *[_ZEROS] * whole, _ZEROS[:rest]]  # Always the same memory.
             self.written_bytes = end + zeros
         self.file.write(parts, at)
 
