@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from cordwood.base.errors import UnsupportedError
+from cordwood.base.errors import CorruptionError, UnsupportedError
 from cordwood.journal import frames
 from cordwood.journal.frames import Frame, Tail, damage
 from cordwood.store.api import Buffer
@@ -34,20 +34,23 @@ _HEAD = struct.Struct("<8sQQQ")
 _SUM = struct.Struct("<Q")
 FRAMES_AT = 64
 ENTRY, END = 0, 1
+UNKNOWN = 0
+"""The salt of an extent whose head is damaged; no other has it."""
 END_BYTES = frames.frame_bytes(0)
 
 WINDOW_BYTES = 1 << 20
 """How much is read at once."""
 
-AHEAD_FRAMES = 64
+AHEAD_FRAMES = 128
 AHEAD_BYTES_MIN = 1 << 18
-AHEAD_BYTES_MAX = 1 << 23
+AHEAD_BYTES_MAX = 1 << 24
 """So many frames' worth of zeros is written at once ahead of them, within these limits.
 
 A sync of a block that was set aside, and never written, has to bring the file system's own journal
 to the disk as well: 2 ms instead of 0.1 in one sync of seventeen with frames of 240 bytes, and in
 every sync with large ones (3.8 ms instead of 0.7 for a thousand records).
 """
+_ZEROS = bytes(AHEAD_BYTES_MIN)
 
 
 class Head(NamedTuple):
@@ -122,7 +125,8 @@ class Extent:
         if end > self.written_bytes:
             ahead = min(max(AHEAD_FRAMES * (end - at), AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
             zeros = max(0, min(ahead, size_bytes - end))
-            parts = [*parts, bytes(zeros)]
+            whole, rest = divmod(zeros, len(_ZEROS))
+            parts = [*parts, *[_ZEROS] * whole, _ZEROS[:rest]]  # Always the same memory.
             self.written_bytes = end + zeros
         self.file.write(parts, at)
 
@@ -165,7 +169,7 @@ class Extent:
             raise damage(self.path, at, "a frame is not whole, and what follows it was in use")
 
     def tail_at(self, number: int, limit: int) -> Tail:
-        """A tail before the frame that an entry is in, and not far before it, by bisection.
+        """The tail before the frame that an entry is in, by bisection, also behind damage.
 
         Frames can be found from anywhere, by the mark that they begin with.
         """
@@ -173,12 +177,21 @@ class Extent:
         low, high = FRAMES_AT, limit
         while high - low > WINDOW_BYTES:
             middle = (low + high) // 2
-            found = self._first_behind(middle, high)
+            found = self.next_whole(middle, high)
             if found is not None and found.number <= number:
                 best, low = found, found.end
             else:
                 high = middle
-        return best
+        while True:
+            for frame in self.whole_from(best):
+                is_behind = frame.begin >= limit or frame.number + frame.span > number
+                if is_behind or frame.kind == END:
+                    return best
+                best = frames.behind(self.head.salt, frame)
+            found = self.next_whole(best.end + 1, limit)
+            if found is None or found.number > number:
+                return best
+            best = found
 
     def frame_at(self, place: int) -> Frame:
         """The frame that begins at a place.
@@ -215,13 +228,13 @@ class Extent:
             CorruptionError: its head is damaged.
         """
         data = bytes(self.file.read(0, FRAMES_AT))
-        if data != head_bytes(self.head):
+        if self.head.salt != UNKNOWN and data != head_bytes(self.head):
             if data[:8] == MAGIC and _HEAD.unpack_from(data)[1] != self.head.salt:
                 raise RecycledError
             raise damage(self.path, 0, "its head has changed")
 
-    def _first_behind(self, place: int, limit: int) -> Tail | None:
-        """The tail before the first frame that begins behind a place, and ends before another."""
+    def next_whole(self, place: int, limit: int) -> Tail | None:
+        """The tail before the first whole frame between two places, whatever lies before it."""
         window = WINDOW_BYTES
         while True:
             data = self.file.read(place, min(window, limit - place))
@@ -246,6 +259,19 @@ def open_extent(disk: Disk, folder: str, base: int, *, write: bool = False) -> E
     except BaseException:
         file.close()
         raise
+
+
+def open_whatever(disk: Disk, folder: str, base: int) -> tuple[Extent, CorruptionError | None]:
+    """The same for reading, also with a damaged head, which is told: nothing is found in that one.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    try:
+        return open_extent(disk, folder, base), None
+    except CorruptionError as error:
+        path = f"{folder}/{name_of(base)}"
+        return Extent(disk.open(path, write=False), path, Head(UNKNOWN, base, 0)), error
 
 
 def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: str) -> Extent:

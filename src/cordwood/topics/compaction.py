@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.base.clock import Clock, Entropy
+from cordwood.base.errors import CorruptionError
 from cordwood.journal.extent import Extent, Head, RecycledError, open_extent
 from cordwood.journal.frames import damage
 from cordwood.journal.journal import Journal
@@ -43,6 +44,11 @@ LOCK = "compacting"
 ASIDE = ".compact"
 DIRTY_SHARE = 0.5
 """A partition is compacted by itself when more than this share of its extents never was."""
+
+SHARE = 0.5
+"""One that runs by itself works for this share of the time, and rests for the other."""
+WORK_S = 0.02
+"""It rests after so much work."""
 
 CompactProgress = Callable[[int, int], None]
 """Called with how many bytes of extents were looked at, and how many there are."""
@@ -76,13 +82,18 @@ class Throttle:
     """How fast a compaction may read and write; and whether it is to go on."""
 
     def __init__(
-        self, clock: Clock, rate_bytes_s: float | None, stop: threading.Event | None = None
+        self,
+        clock: Clock,
+        rate_bytes_s: float | None,
+        stop: threading.Event | None = None,
+        share: float = 1.0,
     ) -> None:
-        """From now on, so many bytes a second."""
+        """From now on, so many bytes a second, and at work for this share of the time."""
         self._clock = clock
         self._rate = rate_bytes_s
         self._stop = stop or threading.Event()
-        self._began_s = clock.monotonic_s()
+        self._share = share
+        self._began_s = self._rested_s = clock.monotonic_s()
         self._done = 0
 
     def spend(self, size_bytes: int) -> None:
@@ -92,11 +103,17 @@ class Throttle:
             StoppedError: nobody wants it any more.
         """
         self._done += size_bytes
+        now_s = self._clock.monotonic_s()
         ahead_s = 0.0
         if self._rate is not None:
-            ahead_s = self._began_s + self._done / self._rate - self._clock.monotonic_s()
+            ahead_s = self._began_s + self._done / self._rate - now_s
+        busy_s = now_s - self._rested_s
+        if self._share < 1 and busy_s > WORK_S:
+            ahead_s = max(ahead_s, busy_s * (1 - self._share) / self._share)
         if self._stop.wait(ahead_s) if ahead_s > 0 else self._stop.is_set():
             raise StoppedError
+        if ahead_s > 0:
+            self._rested_s = self._clock.monotonic_s()
 
 
 class Compactor:
@@ -149,6 +166,7 @@ class Compactor:
         extents = records = saved = done = 0
         with self._keys.view() as view:
             closed = view.sources[:-1]
+            damaged = [one.extent.path for one in closed if not one.is_whole]
             total = sum(source.extent.file.stat().size_bytes for source in closed)
             keep = self._keep(view)
             for group in groups([one for one in closed if one.is_whole], self._memory_bytes):
@@ -157,14 +175,17 @@ class Compactor:
                     dead = source.records - bits.count()
                     done += source.extent.file.stat().size_bytes
                     if dead or source.extent.newest_us() is None:
-                        less = self._replaced(source, bits, view)
+                        try:
+                            less = self._replaced(source, bits, view)
+                        except CorruptionError:
+                            damaged.append(source.extent.path)  # Its index did not know.
+                            less = None
                         if less is not None:
                             extents, records, saved = extents + 1, records + dead, saved + less
                     else:
                         self._note_clean(source)
                     if progress is not None:
                         progress(done, total)
-            damaged = [one.extent.path for one in closed if not one.is_whole]
         return Compacted(partition, extents, records, saved, damaged)
 
     def _keep(self, view: View) -> Keep:
@@ -200,7 +221,7 @@ class Compactor:
             size = extent.file.stat().size_bytes if self._swapped(source, writing.frames) else None
         except RecycledError:
             size = None
-        except (OSError, StoppedError):
+        except (OSError, StoppedError, CorruptionError):
             with suppress(OSError):
                 self._clear()  # The disk may be full.
             raise

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
-from cordwood.journal.extent import Extent, RecycledError, open_extent
+from cordwood.base.forks import starts_over
+from cordwood.journal.extent import Extent, RecycledError, open_whatever
 from cordwood.journal.frames import Tail
 from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
@@ -86,7 +85,7 @@ class Keys:
         self._table_bytes = table_bytes
         self._lock = Locks(journal.disk, entropy), f"{journal.folder}/{LOCK}"
         self.start_over()
-        _all_keys.add(self)
+        starts_over(self)
 
     def start_over(self) -> None:
         """Know nothing."""
@@ -118,7 +117,7 @@ class Keys:
         try:
             is_closed = self._leave(mark)
             if self._rolling is None:
-                extent = open_extent(self._journal.disk, self._journal.folder, mark.base)
+                extent, _ = open_whatever(self._journal.disk, self._journal.folder, mark.base)
                 self._rolling = self._indexing(extent)
             if self._rolling.extent.head.salt == mark.salt:  # Else there is a newer one by now.
                 self._rolling.follow(end=mark.synced_end)
@@ -184,7 +183,7 @@ class Keys:
                 mark = self._journal.newest()
                 bases = [base for base in self._journal.bases() if base <= mark.base]
                 with suppress(FileNotFoundError):
-                    extents = [open_extent(disk, folder, base) for base in bases]
+                    extents = [open_whatever(disk, folder, base)[0] for base in bases]
                     for extent in extents:
                         trying.callback(extent.close)
                     mark = self._journal.newest()
@@ -261,15 +260,3 @@ class Keys:
         finally:
             one.close()
         return True
-
-
-_all_keys: WeakSet[Keys] = WeakSet()
-
-
-def _forget_all() -> None:
-    """In a forked child: no thread is in the middle of anything."""
-    for keys in _all_keys:
-        keys.start_over()
-
-
-os.register_at_fork(after_in_child=_forget_all)
