@@ -211,13 +211,17 @@ class Extent:
 
     def newest_us(self) -> int | None:
         """When its newest entry was made, by its last frame; None unless it is there."""
-        size = self.file.stat().size_bytes
-        at = size - END_BYTES
+        last = self.last()
+        return None if last is None else last.time_us
+
+    def last(self) -> Frame | None:
+        """The frame that says that nothing follows, if it is at the end of the file."""
+        at = self.file.stat().size_bytes - END_BYTES
         if at < FRAMES_AT:
             return None
         data = self.file.read(at, END_BYTES)
         for frame in frames.whole_behind(data, Tail(self.head.salt, at, 0, 0)):
-            return frame.time_us if frame.kind == END else None
+            return frame if frame.kind == END else None
         return None
 
     def check_same(self) -> None:

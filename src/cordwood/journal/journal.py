@@ -79,19 +79,14 @@ class Journal:
         entropy: Entropy,
         *,
         extent_bytes: int = EXTENT_BYTES,
-        is_dense: bool = True,
         missing: Callable[[str], CordwoodError] = NotFoundError,
     ) -> None:
-        """No I/O. `missing` makes the error that says that there is no such journal.
-
-        One that is not dense may lack numbers between two extents: what had them was emptied.
-        """
+        """No I/O. `missing` makes the error that says that there is no such journal."""
         self.folder = folder
         self._next_path = f"{folder}/{NEXT}"
         self.disk = disk
         self.extent_bytes = extent_bytes
         self._full_bytes = extent_bytes - END_BYTES
-        self.is_dense = is_dense
         self._missing = missing
         self._clock = clock
         self._entropy = entropy

@@ -136,11 +136,14 @@ class Reading:
         Raises:
             CorruptionError: what was between them is gone.
             FileNotFoundError: this one was deleted, and perhaps others.
+            RecycledError: it was compacted.
         """
-        if self._journal.is_dense and last.number < limit and not found:
+        if last.number < limit and not found:
             # Extents are deleted from the oldest on: if this one is there, so are those behind it.
-            self._journal.disk.stat(extent.path)
+            # A compaction may have put another in its place, which goes further.
             self.number = max(self.number, last.number)
+            if self._journal.disk.inode(extent.path) != extent.file.stat().inode:
+                raise RecycledError
             raise damage(extent.path, last.end, f"entries {last.number} to {limit - 1} are missing")
 
     def _leave(self) -> None:

@@ -25,8 +25,20 @@ import numpy.typing as npt
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CorruptionError
-from cordwood.journal.extent import Extent, Head, RecycledError, open_extent
-from cordwood.journal.frames import damage
+from cordwood.journal import frames
+from cordwood.journal.extent import (
+    END,
+    END_BYTES,
+    FRAMES_AT,
+    Extent,
+    Head,
+    RecycledError,
+    name_of,
+    open_extent,
+    open_whatever,
+)
+from cordwood.journal.extent import head_bytes as extent_head
+from cordwood.journal.frames import Frame, damage
 from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
 from cordwood.topics.alive import MEMORY_BYTES, Bits, Keep, alive, groups
@@ -186,6 +198,12 @@ class Compactor:
                         self._note_clean(source)
                     if progress is not None:
                         progress(done, total)
+        try:
+            self._merge_empty()
+        except OSError:
+            with suppress(OSError):
+                self._clear()  # The disk may be full.
+            raise
         return Compacted(partition, extents, records, saved, damaged)
 
     def _keep(self, view: View) -> Keep:
@@ -267,19 +285,66 @@ class Compactor:
             there.close()
             if there.head.salt != source.extent.head.salt:
                 return False
-            # The first one stays, be it empty: it says where the partition begins.
-            if count or self._journal.bases()[0] == source.base:
-                with suppress(FileNotFoundError):
-                    disk.rename(path + ASIDE + SUFFIX, path + SUFFIX)
-                disk.rename(path + ASIDE, path)
-            else:
-                disk.unlink(path)
-                disk.unlink(path + ASIDE)
+            # It stays, be it empty: else nobody could tell that it is not lost.
+            with suppress(FileNotFoundError):
+                disk.rename(path + ASIDE + SUFFIX, path + SUFFIX)
+            disk.rename(path + ASIDE, path)
             if not count:
                 with suppress(FileNotFoundError):
                     disk.unlink(path + SUFFIX)
             disk.fsync_dir(folder)
         return True
+
+    def _merge_empty(self) -> None:
+        """Let one extent stand for several in a row of which nothing is left."""
+        first: int | None = None
+        for base in self._journal.bases()[:-1]:
+            if self._end_of_empty(base) is None:
+                first = None
+            elif first is None:
+                first = base
+            else:
+                self._absorb(first, base)
+
+    def _absorb(self, first: int, base: int) -> None:
+        """Let an empty extent go as far as the next one, which is empty too, and goes."""
+        disk, folder = self._journal.disk, self._journal.folder
+        with self._journal.alone():
+            self._journal.check_there()
+            before, end = self._end_of_empty(first), self._end_of_empty(base)
+            if before is None or end is None:
+                return  # Retention deleted one of them.
+            extent = open_extent(disk, folder, first)
+            extent.close()
+            salt = int(self._entropy.token()[:16], 16) or 1
+            head = Head(salt, first, extent.head.created_us)
+            path = f"{extent.path}{ASIDE}"
+            made = Extent(disk.open(path, create=True), path, head)
+            # It has no records: retention may take it as soon as it could take the first.
+            parts, _ = frames.framed(
+                made.start, [], number=end.number, span=0, kind=END, time_us=before.time_us
+            )
+            try:
+                made.file.write([extent_head(head), *parts], 0)
+                made.file.sync()
+            finally:
+                made.close()
+            disk.rename(path, extent.path)
+            disk.fsync_dir(folder)
+            disk.unlink(f"{folder}/{name_of(base)}")
+            disk.fsync_dir(folder)
+
+    def _end_of_empty(self, base: int) -> Frame | None:
+        """The last frame of an extent that has no other; None if it has, or is not there."""
+        try:
+            extent, _ = open_whatever(self._journal.disk, self._journal.folder, base)
+        except FileNotFoundError:
+            return None
+        try:
+            is_empty = extent.file.stat().size_bytes == FRAMES_AT + END_BYTES
+            return extent.last() if is_empty else None
+        finally:
+            extent.close()
 
     def _clear(self) -> None:
         """Remove what one who died left aside."""

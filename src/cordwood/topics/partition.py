@@ -79,7 +79,6 @@ class LocalPartition:
             clock,
             entropy,
             extent_bytes=config.extent_bytes,
-            is_dense=not config.compaction,
             missing=lambda _: missing_topic(config.namespace, config.topic),
         )
         self._clock = clock

@@ -72,3 +72,57 @@ def test_no_damage_gives_an_old_record_or_stops_the_others(filled, tmp_path, kin
                     topics.compact("shop", "prices")
             shutil.rmtree(copy)
     assert told > 0
+
+
+@pytest.mark.parametrize("which", ["newest", "middle"])
+def test_a_file_that_is_gone_is_told(filled, tmp_path, which):
+    """No older record of a key is given for one that was in it, also after more was sent."""
+    # EVIDENCE-OF: G-91
+    root, state = filled
+    shutil.copytree(root, tmp_path / "copy")
+    folder = tmp_path / "copy/shop/prices/0"
+    bases = sorted(int(path.stem) for path in folder.glob("*.wal"))
+    gone = folder / f"{bases[-1] if which == 'newest' else bases[-2]}.wal"
+    gone.unlink()
+    told = 0
+    for number in range(3):
+        with sync.Topics(tmp_path / "copy", retains=False, compacts=False) as topics:
+            for key, value in state.items():
+                try:
+                    found = topics.latest("shop", "prices", key)
+                    assert value == (None if found is None else found.value)
+                except CorruptionError:
+                    told += 1
+            with topics.producer("shop", "prices") as producer:
+                assert 60 + number == producer.send(b"x", key=b"new").offset
+            assert b"x" == topics.latest("shop", "prices", b"new").value
+            assert topics.compact("shop", "prices").partitions[0].damaged
+            with (
+                pytest.raises(CorruptionError),
+                topics.consumer("shop", "prices", timeout_s=0) as consumer,
+            ):
+                list(consumer)
+    assert told > 0
+
+
+def test_of_many_empty_extents_one_stays(tmp_path):
+    """And a reader that is in one of those that go notices nothing."""
+    with sync.Topics(tmp_path, retains=False, compacts=False) as topics:
+        topics.create("shop", "prices", extent_bytes=4096, compaction=True)
+        with topics.producer("shop", "prices") as producer:
+            producer.send(b"stays", key=b"once", headers=PAD)
+            for number in range(80):
+                producer.send(b"%d" % number, key=b"again", headers=PAD)
+        with topics.consumer("shop", "prices", timeout_s=0) as consumer:
+            reading = iter(consumer)
+            assert 0 == next(reading).offset
+            topics.compact("shop", "prices")
+            offsets = [record.offset for record in reading]
+            assert sorted(set(offsets)) == offsets
+            assert 80 == offsets[-1]
+        names = [name for name in files(tmp_path) if name.endswith(".wal")]
+        assert len(names) <= 4
+        with topics.consumer("shop", "prices", timeout_s=0) as consumer:
+            left = [record.offset for record in consumer]
+            assert (0, 80) == (left[0], left[-1])
+            assert len(left) < 12
