@@ -68,6 +68,8 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood log bench throughput
 	$(BIN)/cordwood log bench scan
 	$(BIN)/cordwood log bench memory
+	$(BIN)/cordwood log bench streams
+	$(BIN)/cordwood log bench tail
 	$(BIN)/cordwood spark bench read
 	$(BIN)/cordwood spark bench read --record 100
 	$(BIN)/cordwood pipeline bench scrub
