@@ -57,6 +57,7 @@ crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, S
 	$(BIN)/python tools/kill.py --kills $(KILLS)
 	$(BIN)/python tools/kill_topic.py
 	$(BIN)/python tools/kill_volume.py
+	$(BIN)/python tools/kill_bank.py
 	$(BIN)/python tools/kill_sqlite.py
 	$(BIN)/python tools/play_bank.py
 	$(BIN)/python tools/kill_stream.py
@@ -67,6 +68,8 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood log bench throughput
 	$(BIN)/cordwood log bench scan
 	$(BIN)/cordwood log bench memory
+	$(BIN)/cordwood log bench streams
+	$(BIN)/cordwood log bench tail
 	$(BIN)/cordwood spark bench read
 	$(BIN)/cordwood spark bench read --record 100
 	$(BIN)/cordwood pipeline bench scrub

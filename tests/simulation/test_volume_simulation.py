@@ -46,7 +46,7 @@ def met():
 @pytest.mark.parametrize("way", WAYS)
 def test_the_bank_adds_up_whatever_happens(met, way):
     """Nothing lost, doubled or mixed up, over seeds in which this happened."""
-    # EVIDENCE-OF: G-103, G-104, G-105, G-106
+    # EVIDENCE-OF: G-111, G-112, G-113, G-114
     assert met[way]
 
 

@@ -32,9 +32,16 @@ Filling = Callable[[Manifest], Awaitable[None]]
 
 
 async def create_volume(
-    remote: Remote, name: str, *, page_size: int = 4096, grace_s: float = GRACE_S
+    remote: Remote,
+    name: str,
+    *,
+    page_size: int = 4096,
+    grace_s: float = GRACE_S,
+    before_tag: Filling | None = None,
 ) -> Manifest:
     """A volume without pages, under a name. Five requests.
+
+    `before_tag` is awaited with its manifest before anybody can find it: its first commit.
 
     Raises:
         AlreadyExistsError: the name is taken.
@@ -51,7 +58,7 @@ async def create_volume(
         created_us=remote.clock.now_us(),
         nonce=remote.entropy.token(),
     )
-    await _begin(remote, manifest, name)
+    await _begin(remote, manifest, name, before_tag)
     return manifest
 
 

@@ -146,6 +146,14 @@ class Desk:
             except Absent as absent:
                 await self.history.fetch_absent(absent)
 
+    async def below(self, lsn: int) -> PageReader:
+        """The published version that lies below what is seen here."""
+        while True:
+            try:
+                return self._below(lsn)
+            except Absent as absent:
+                await self.history.fetch_absent(absent)
+
     async def published(self, lsn: int | None = None) -> PageReader:
         """A published version, the newest that the store has by default; fetched as needed."""
         snapshot = await self.history.fetch(self.log, lsn)
@@ -246,18 +254,18 @@ class Desk:
 
         It is made anew when a manifest has changed: a checkpoint may have taken the place of
         commits and packs that are collected by now. What lies below local commits may itself be
-        collected; as long as it is open, it is read from what is here.
+        collected: then it is read from what is left of it here.
         """
         kept, changes = self._published, self.history.changes
-        is_same = kept is not None and kept.snapshot.lsn == lsn
-        if kept is None or not is_same or changes != self._changes:
+        if kept is None or kept.snapshot.lsn != lsn or changes != self._changes:
             try:
                 snapshot = self.history.snapshot(self.log, lsn)
-            except CollectedError:
-                if kept is None or not is_same:
-                    raise
-            else:
-                kept = PageReader(snapshot, self.history, self.cache, self.page_size)
+            except CollectedError as error:
+                try:
+                    snapshot = self.history.remembered(self.log, lsn)
+                except Absent:
+                    raise error from None
+            kept = PageReader(snapshot, self.history, self.cache, self.page_size)
             self._published, self._changes = kept, changes
         return kept
 

@@ -25,6 +25,8 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
+
 from cordwood.base.errors import (
     Code,
     CollectedError,
@@ -129,6 +131,20 @@ class History:
             CollectedError: it is known to be gone.
         """
         return Snapshot(self, path_of(self.manifest, log, lsn))
+
+    def remembered(self, log: str, lsn: int) -> Snapshot:
+        """A version that may be gone from the store, from what is left of it here.
+
+        Raises:
+            Absent: its newest commit is not here.
+        """
+
+        def manifest_of(name: str) -> Manifest:
+            kept = tuple(sorted(self._here("checkpoint", name)))
+            changes = {"checkpoints": kept, "collected": 0, "watermark": None, "swept": False}
+            return msgspec.structs.replace(self.manifest(name), **changes)
+
+        return Snapshot(self, path_of(manifest_of, log, lsn))
 
     def tag(self, name: str) -> Tag | None:
         """What a name meant when it was looked up last."""

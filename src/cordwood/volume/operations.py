@@ -9,6 +9,7 @@ import numpy as np
 
 from cordwood.base.errors import (
     AlreadyExistsError,
+    CollectedError,
     ContendedError,
     CordwoodError,
     InvalidInputError,
@@ -17,13 +18,14 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.volume import paths
-from cordwood.volume.branches import create_branch
-from cordwood.volume.desk import Desk
+from cordwood.volume.branches import create_branch, create_volume
+from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.format import Manifest, Tag
 from cordwood.volume.history import History
+from cordwood.volume.overlay import View
 from cordwood.volume.pull import give_way
 from cordwood.volume.push import check_message, has_pending, prepare, resolve, settle
-from cordwood.volume.reader import BATCH_BYTES
+from cordwood.volume.reader import BATCH_BYTES, PageReader
 from cordwood.volume.remote import LoadedTag
 from cordwood.volume.snapshot import changed_pages
 from cordwood.volume.tags import set_tag
@@ -86,10 +88,12 @@ async def branch(desk: Desk, name: str, lsn: int | None = None) -> Manifest:
 async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
     """A branch with what was committed here and not published; the volume then takes theirs.
 
-    Crash in between, and both have it: the branch, published; this directory, not published.
+    Crash in between, and both have it: the branch, published; this directory, not published. Where
+    the version below is not kept any more, the branch has no history: it is a volume of its own.
 
     Raises:
         AlreadyExistsError: the name is taken.
+        CollectedError: what local commits build upon is gone, and not here either.
         ContendedError: somebody committed here meanwhile. The branch is there, without that; here
             everything is as it was.
         InvalidInputError: there is nothing that is not published.
@@ -106,16 +110,9 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
                 raise InvalidInputError(
                     f"volume {desk.name!r} has no local changes", hint="branch without unpushed"
                 )
-            below = await desk.at_hand(view.lsn)
+            below = await desk.below(view.lsn)
 
-            async def fill(manifest: Manifest) -> None:
-                prepared = await prepare(desk, view, manifest.log, message, None)
-                await desk.remote.put_commit(prepared.sealed)
-                await settle(desk, prepared)
-
-            manifest = await create_branch(
-                desk.remote, desk.log, below.snapshot, name, before_tag=fill
-            )
+            manifest = await _branch_out(desk, view, below, name, message)
             _know(desk.history, manifest, name)
             try:
                 await give_way(desk, view)
@@ -127,6 +124,31 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
                     f"(reset) if {name!r} has all you need",
                 ) from error
     return manifest
+
+
+async def _branch_out(
+    desk: Desk, view: View, below: PageReader, name: str, message: str
+) -> Manifest:
+    """The branch; where the version below is being collected, a volume of its own instead.
+
+    Raises:
+        CollectedError: pages of that version are gone, and not here either.
+    """
+
+    async def fill(manifest: Manifest) -> None:
+        whole = Sight(view, below) if manifest.parent is None and view.lsn else None
+        prepared = await prepare(desk, view, manifest.log, message, None, whole=whole)
+        await desk.remote.put_commit(prepared.sealed)
+        await settle(desk, prepared)
+
+    try:
+        return await create_branch(desk.remote, desk.log, below.snapshot, name, before_tag=fill)
+    except CollectedError:
+        await below.hydrate()
+        grace_s = desk.history.manifest(desk.log).grace_s
+        return await create_volume(
+            desk.remote, name, page_size=desk.page_size, grace_s=grace_s, before_tag=fill
+        )
 
 
 async def tag(desk: Desk, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
@@ -190,7 +212,7 @@ async def status(desk: Desk, *, offline: bool = False) -> VolumeStatus:
         except StoreError:
             newest = None
     with desk.local.snapshot() as view:
-        below = await desk.at_hand(view.lsn)
+        below = await desk.below(view.lsn)
         behind = None if newest is None else max(0, newest - view.lsn)
         if behind:
             oldest = max(view.lsn + 1, desk.history.manifest(desk.log).collected)

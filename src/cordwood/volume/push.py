@@ -42,17 +42,19 @@ from cordwood.base.errors import (
     ConflictError,
     CordwoodError,
     DivergedError,
+    InternalError,
     InvalidInputError,
     LimitError,
     NotFoundError,
     StateError,
     UncertainError,
 )
+from cordwood.base.workers import in_worker
 from cordwood.journal import document
 from cordwood.journal.failures import told
 from cordwood.store.api import Buffer
 from cordwood.volume.base import load, save
-from cordwood.volume.desk import Desk
+from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.format import (
     MESSAGE_BYTES_MAX,
     NO_HASH,
@@ -64,7 +66,7 @@ from cordwood.volume.format import (
 )
 from cordwood.volume.notes import NOTE_PAGES, NOTE_S, Watch, drop_note, put_note
 from cordwood.volume.overlay import View
-from cordwood.volume.pack import PackIndex, build_packs
+from cordwood.volume.pack import Built, PackIndex, build_packs
 from cordwood.volume.pagesets import PageArray
 from cordwood.volume.remote import Fetched
 
@@ -76,6 +78,8 @@ BATCH_PAGES = 256
 
 Progress = Callable[[int, int], None]
 """Is told how many pages were uploaded, and of how many."""
+Reading = Callable[[int], Buffer | None]
+"""Gives a page that is at hand."""
 
 
 class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +109,9 @@ class Prepared(NamedTuple):
 async def push(desk: Desk, message: str = "", progress: Progress | None = None) -> Commit | None:
     """Publish what is locally committed, as one commit; None if there is nothing.
 
+    A push that was cut off before is brought to its end first; if nothing is left then, its commit
+    is the answer.
+
     A PUT for each 64 MiB of pages, one for the commit, three GETs; a PUT and a DELETE more for a
     push of many pages.
 
@@ -116,10 +123,10 @@ async def push(desk: Desk, message: str = "", progress: Progress | None = None) 
     """
     check_message(message)
     async with desk.remote_work():
-        await resolve(desk)
+        resolved = await resolve(desk)
         with desk.local.snapshot() as view:
             if not view.unpushed:
-                return None
+                return resolved
             await check_name(desk)
             await desk.remote.claim(desk.log)
             prepared = await prepare(desk, view, desk.log, message, progress)
@@ -161,8 +168,12 @@ async def prepare(
     log: str,
     message: str,
     progress: Progress | None,
+    *,
+    whole: Sight | None = None,
 ) -> Prepared:
     """The commit of a snapshot's overlay over its published version, in a log; packs uploaded.
+
+    With `whole`, all of whose pages are at hand, it is the first commit of a log of its own.
 
     Raises:
         LimitError: the upload took half a day.
@@ -170,15 +181,19 @@ async def prepare(
     remote = desk.remote
     grace_s = desk.history.manifest(desk.log).grace_s
     pages, _ = view.overlay()
+    read: Reading = view.read
+    if whole is not None:
+        below = (await whole.published.resolve()).pages
+        pages, read = np.union1d(pages, below[below <= view.page_count]), whole.peek
     note, watch = "", Watch(remote.clock)
     packs: list[PackIndex] | None = None
     if len(pages) <= NOTE_PAGES:
-        packs = await _upload(desk, view, pages, log, progress)
+        packs = await _upload(desk, read, pages, log, progress)
         if watch.elapsed_s > grace_s / 2:
             packs = None
     if packs is None:
         note, watch = await put_note(remote, log), Watch(remote.clock)
-        packs = await _upload(desk, view, pages, log, progress, must_keep=False)
+        packs = await _upload(desk, read, pages, log, progress, must_keep=False)
         assert packs is not None
     if watch.elapsed_s > ORPHAN_S / 2:
         await drop_note(remote, log, note)
@@ -187,20 +202,21 @@ async def prepare(
             "and what it uploaded may be collected by now",
             hint="push more often, or from where the store is nearer",
         )
-    below = await desk.at_hand(view.lsn)
+    timestamp_us = (await desk.below(view.lsn)).snapshot.timestamp_us
+    is_first = whole is not None or not view.lsn
     cut = min(view.published_count, view.page_count)
     if view.cut is not None:
         cut = min(cut, view.cut)
     commit = Commit(
         log=log,
-        lsn=view.lsn + 1,
-        parent_hash=view.hash if view.lsn else NO_HASH,
-        timestamp_us=max(remote.clock.now_us(), below.snapshot.timestamp_us),
+        lsn=1 if is_first else view.lsn + 1,
+        parent_hash=NO_HASH if is_first else view.hash,
+        timestamp_us=max(remote.clock.now_us(), timestamp_us),
         message=check_message(message),
         provenance=Provenance(desk.client, view.entry, remote.entropy.token()),
         page_size=desk.page_size,
         page_count=view.page_count,
-        cut=cut if view.lsn else 0,
+        cut=0 if is_first else cut,
         packs=tuple(packs),
     )
     return Prepared(seal(commit), note, watch, grace_s)
@@ -220,7 +236,7 @@ async def settle(desk: Desk, prepared: Prepared) -> None:
 
 async def _upload(
     desk: Desk,
-    view: View,
+    read: Reading,
     pages: PageArray,
     log: str,
     progress: Progress | None,
@@ -231,7 +247,8 @@ async def _upload(
     packs: list[PackIndex] = []
     done = 0
     ids = iter(desk.remote.new_id, "")
-    for built in build_packs(desk.page_size, _batches(view, pages), ids, log):
+    building = build_packs(desk.page_size, _batches(read, pages), ids, log)
+    while (built := await _next(desk, building)) is not None:
         try:
             desk.cache.add(built.pack, built.data)
         except OSError:  # a full disk costs reading it back, and the safety of a short push
@@ -365,16 +382,24 @@ async def _bring_back(desk: Desk, packs: tuple[PackIndex, ...]) -> None:
             await desk.remote.put_pack(built)
 
 
-def _batches(view: View, pages: PageArray) -> Iterator[tuple[PageArray, Buffer]]:
-    """The pages of an overlay, some at a time, with their bytes one after the other."""
+async def _next(desk: Desk, building: Iterator[Built]) -> Built | None:
+    """The next pack. To compress 64 MiB takes a while, so the loop goes on meanwhile."""
+    if desk.history.disk.inline:
+        return next(building, None)
+    return await in_worker(next, building, None)
+
+
+def _batches(read: Reading, pages: PageArray) -> Iterator[tuple[PageArray, Buffer]]:
+    """Pages, some at a time, with their bytes one after the other."""
     for start in range(0, len(pages), BATCH_PAGES):
         some = pages[start : start + BATCH_PAGES]
-        yield np.asarray(some, np.uint32), b"".join(_page(view, page) for page in some.tolist())
+        yield np.asarray(some, np.uint32), b"".join(_page(read, page) for page in some.tolist())
 
 
-def _page(view: View, page: int) -> Buffer:
-    found = view.read(page)
-    assert found is not None  # it is in the overlay
+def _page(read: Reading, page: int) -> Buffer:
+    found = read(page)
+    if found is None:
+        raise InternalError(f"page {page} is not at hand")
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     ContendedError,
     InvalidInputError,
+    NotFoundError,
     StateError,
 )
 from cordwood.store.api import Buffer
@@ -307,12 +308,23 @@ class Volume:
         return {name: tag.log for name, tag in sorted((await remote.list_tags()).items())}
 
     async def delete(self) -> None:
-        """Take the name away; a collection removes the log once no name and no branch needs it."""
-        await delete_tag(Remote(self.store, self.clock, self.entropy), self.name)
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            desk.close()
-        History(Remote(self.store, self.clock, self.entropy), self.directory).drop_tag(self.name)
+        """Take the name away; a collection removes the log once no name and no branch needs it.
+
+        Raises:
+            StateError: the name means another volume than this directory knows by it.
+        """
+        remote = Remote(self.store, self.clock, self.entropy)
+        history = History(remote, self.directory)
+        known = history.tag(self.name)
+        with suppress(NotFoundError):
+            if known is not None and (await remote.get_tag(self.name)).tag.log != known.log:
+                raise StateError(
+                    f"{self.name!r} means another volume now: its tag was moved",
+                    hint="follow it first, if that one is to lose its name",
+                )
+        await delete_tag(remote, self.name)
+        await self.close()
+        history.drop_tag(self.name)
 
     async def restore(self, at: Moment) -> int:
         """Make what is seen here an older version, by a local commit; how many pages changed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from volume_flavours import PAGE, ZEROS, opened, page, seen, write
+from volume_flavours import PAGE, ZEROS, World, opened, page, seen, write
 
 import cordwood
 from cordwood import (
@@ -16,51 +16,7 @@ from cordwood import (
     InvalidInputError,
     NotFoundError,
     StateError,
-    Store,
 )
-from cordwood.base.clock import SeededEntropy
-from cordwood.store.directory import DirectoryStore
-from cordwood.store.memory import MemoryStore
-from cordwood.testing.handclock import HandClock
-
-
-class World:
-    """A store, a clock in the test's hand, and as many directories as are asked for."""
-
-    def __init__(self, flavour, kind, folder):
-        self.flavour = flavour
-        self.clock = HandClock()
-        self.folder = folder
-        back = (
-            MemoryStore(self.clock)
-            if kind == "memory"
-            else DirectoryStore(str(folder / "store"), clock=self.clock)
-        )
-        self.store = Store.over(back, f"{kind}:")
-        self.open_ones = []
-
-    def at(self, place, name="app"):
-        """A volume, from one directory."""
-        volume = opened(
-            self.flavour,
-            self.store,
-            name,
-            self.folder / place,
-            clock=self.clock,
-            entropy=SeededEntropy(f"{place} {name} {len(self.open_ones)}"),
-        )
-        self.open_ones.append(volume)
-        return volume
-
-    async def made(self, place="a", versions=0):
-        """A volume of the world, with some versions, a minute apart."""
-        volume = self.at(place)
-        await volume.create(page_size=PAGE)
-        for n in range(1, versions + 1):
-            self.clock.pass_s(60)
-            await write(volume, {n: f"v{n}"})
-            await volume.push(f"version {n}")
-        return volume
 
 
 @pytest.fixture(params=["async-memory", "blocking-memory", "async-file", "blocking-file"])
@@ -75,7 +31,7 @@ async def world(request, tmp_path):
 
 async def test_a_commit_is_seen_here_and_after_a_push_everywhere(world):
     """Two states: locally committed, and published."""
-    # EVIDENCE-OF: G-98
+    # EVIDENCE-OF: G-111
     a = await world.made()
     await write(a, {1: "one", 3: "three"})
     assert ["one", None, "three"] == await seen(a)
@@ -134,7 +90,7 @@ async def test_a_transaction_reads_what_it_wrote(world):
 
 async def test_many_commits_are_one_push(world):
     """Squashed, with one message; a month of them, offline, too."""
-    # EVIDENCE-OF: G-98
+    # EVIDENCE-OF: G-111
     a = await world.made()
     for n in range(60):
         world.clock.pass_s(12 * 3600)
@@ -231,7 +187,7 @@ async def test_status_says_how_it_stands(world):
 
 async def test_divergence_has_three_ways_out(world):
     """Push and pull say so and change nothing; then theirs, a branch, or on top."""
-    # EVIDENCE-OF: G-101
+    # EVIDENCE-OF: G-114
     a = await world.made(versions=2)
     ways = [world.at(name) for name in ("reset", "branch", "rebase", "refused")]
     for volume in ways:
@@ -414,14 +370,14 @@ async def test_tags_are_created_swapped_and_forced(world):
 
 async def test_a_tag_moved_under_us(world):
     """Nothing is pushed where nobody would look; nothing local is lost by following."""
-    # EVIDENCE-OF: G-102
+    # EVIDENCE-OF: G-116
     a = await world.made(versions=2)
     b = world.at("b")
     assert ["v1", "v2"] == await seen(b)
     other = await a.branch("other", at=1)
     await write(b, {1: "mine"})
     await other.tag("app", force=True)
-    for verb in (b.push, b.pull, b.follow):
+    for verb in (b.push, b.pull, b.follow, b.delete):
         with pytest.raises(StateError):
             await verb()
     assert ["mine", "v2"] == await seen(b)
@@ -476,7 +432,7 @@ async def test_checkpoints_end_the_walk(world):
 
 async def test_a_branch_whose_parent_is_collected_is_refused(world):
     """What is gone cannot be branched, read or restored; the rest goes on as it was."""
-    # EVIDENCE-OF: G-105
+    # EVIDENCE-OF: G-113
     a = await world.made(versions=4)
     await a.checkpoint(at=3)
     world.clock.pass_s(60)

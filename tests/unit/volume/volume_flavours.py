@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 
-import cordwood
-from cordwood import sync
+from cordwood import Store, sync
+from cordwood.base.clock import SeededEntropy
+from cordwood.store.directory import DirectoryStore
+from cordwood.store.memory import MemoryStore
+from cordwood.testing.handclock import HandClock
 from cordwood.volume.volume import Volume
 
 PAGE = 512
@@ -75,6 +78,41 @@ async def seen(volume, at=None):
     return [None if p == ZEROS else p.rstrip(b".").decode() for p in pages]
 
 
-def is_error(error, *kinds):
-    """Whether an error is one of ours and says what to do."""
-    return isinstance(error, kinds or (cordwood.CordwoodError,)) and bool(error.hint)
+class World:
+    """A store, a clock in the test's hand, and as many directories as are asked for."""
+
+    def __init__(self, flavour, kind, folder):
+        self.flavour = flavour
+        self.clock = HandClock()
+        self.folder = folder
+        back = (
+            MemoryStore(self.clock)
+            if kind == "memory"
+            else DirectoryStore(str(folder / "store"), clock=self.clock)
+        )
+        self.back = back
+        self.store = Store.over(back, f"{kind}:")
+        self.open_ones = []
+
+    def at(self, place, name="app", store=None):
+        """A volume, from one directory; perhaps by another way to the store."""
+        volume = opened(
+            self.flavour,
+            Store.over(store, "other:") if store is not None else self.store,
+            name,
+            self.folder / place,
+            clock=self.clock,
+            entropy=SeededEntropy(f"{place} {name} {len(self.open_ones)}"),
+        )
+        self.open_ones.append(volume)
+        return volume
+
+    async def made(self, place="a", versions=0, grace_s=600):
+        """A volume of the world, with some versions, a minute apart."""
+        volume = self.at(place)
+        await volume.create(page_size=PAGE, grace_s=grace_s)
+        for n in range(1, versions + 1):
+            self.clock.pass_s(60)
+            await write(volume, {n: f"v{n}"})
+            await volume.push(f"version {n}")
+        return volume
