@@ -131,7 +131,7 @@ class PackCache:
     def _opened(self, pack: PackIndex, frame: int, stored: Buffer) -> bytes:
         """The pages of a frame that was read from the disk.
 
-        Its digest is asked once; from then on it is enough that nothing changed: that takes 5 us
+        Its digest is asked once; from then on it is enough that nothing changed: that takes 1 us
         instead of 70.
         """
         key, found = (pack.id, frame), xxhash.xxh3_64_intdigest(stored)
