@@ -68,12 +68,15 @@ bench: setup ## Every benchmark, each beside its peer
 	$(BIN)/cordwood log bench throughput
 	$(BIN)/cordwood log bench scan
 	$(BIN)/cordwood log bench memory
+	$(BIN)/cordwood log bench streams
+	$(BIN)/cordwood log bench tail
 	$(BIN)/cordwood spark bench read
 	$(BIN)/cordwood spark bench read --record 100
 	$(BIN)/cordwood pipeline bench scrub
 	$(BIN)/cordwood pipeline bench compact
 	$(BIN)/cordwood index bench
 	$(BIN)/cordwood topic bench
+	$(BIN)/cordwood volume bench sqlite
 
 docs: setup ## Run every code block of README and docs
 	$(BIN)/python -m pytest -q tests/docs

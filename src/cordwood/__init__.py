@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from cordwood.log.pins import Pin
     from cordwood.log.reader import Limits, Reader
     from cordwood.log.records import Record
+    from cordwood.log.roll import Stream
     from cordwood.log.scrub import ScrubReport
+    from cordwood.log.streams import Streams
     from cordwood.log.writer import Writer
     from cordwood.pipeline.collect import Collected, collect_logs
     from cordwood.pipeline.compact import CompactReport, compact
@@ -96,6 +98,8 @@ _HOMES = {
     "Setsum": "base.setsum",
     "Staged": "log.bulk",
     "Store": "store.url",
+    "Stream": "log.roll",
+    "Streams": "log.streams",
     "Survey": "fleet.survey",
     "Table": "pipeline.table",
     "Token": "log.bulk",
@@ -178,6 +182,8 @@ __all__ = [
     "StateError",
     "Store",
     "StoreError",
+    "Stream",
+    "Streams",
     "Survey",
     "Table",
     "Token",

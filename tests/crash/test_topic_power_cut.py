@@ -140,3 +140,27 @@ def test_a_failure_at_every_step(number):
         with suppress(StoreError):
             story.run()
         check(disk, story, f"later-{step}")
+
+
+def test_a_flush_that_fails_is_told_to_who_sends_next():
+    """What was acknowledged before it is lost: that is said, once, and then it goes on."""
+    disk = fresh("posix")
+    home = Folder("/wood", disk=disk, clock=SYSTEM_CLOCK, entropy=SeededEntropy(1))
+    home.create([TopicConfig(namespace="shop", topic="clicks", ack="flush", flush_period_s=3600)])
+    part = home.partition("shop", "clicks", 0)
+    values = [Columns(pa.array([b"%d" % number], pa.binary())) for number in range(4)]
+    assert 0 == part.append(values[0])
+    part._flush_now()
+    assert 1 == part.append(values[1])
+    disk.fail(1, errno.EIO)
+    part._flush_now()
+    with pytest.raises(StoreError, match="since the last flush is lost"):
+        part.append(values[2])
+    assert "lost" in part.trouble
+    assert 1 == part.append(values[3])
+    part.flush()
+    scan, found = part.scan(0), []
+    while batches := scan.take():
+        found += [one.value for batch in batches for one in iter_topic_records(0, batch)]
+    assert [b"0", b"3"] == found
+    part.close()

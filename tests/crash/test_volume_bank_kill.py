@@ -8,7 +8,7 @@ from cordwood.testing.bankkilling import kill_tellers
 
 def test_killed_tellers_lose_nothing(tmp_path):
     """Every transfer that was committed is published in the end, once; every version adds up."""
-    # EVIDENCE-OF: G-103, G-104
+    # EVIDENCE-OF: G-111, G-112
     report = kill_tellers(tmp_path, 6, SeededEntropy(1))
     assert [] == report.errors
     assert set() == report.lost

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-# EVIDENCE-OF: G-98, G-99
+# EVIDENCE-OF: G-106, G-107
 
 
 def test_fifty_kills(tmp_path):

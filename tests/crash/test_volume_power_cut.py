@@ -12,7 +12,7 @@ from cordwood.testing.crashdisk import CrashDisk, PowerCut
 from cordwood.testing.volumemodel import commit
 from cordwood.testing.volumeplay import FOLDER, Play, opened
 
-# EVIDENCE-OF: G-98, G-99, G-100, G-101
+# EVIDENCE-OF: G-106, G-107, G-108, G-109
 
 
 def count_steps():

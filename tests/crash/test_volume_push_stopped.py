@@ -246,7 +246,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_dead_in_every_request(name, takes_effect):
     """The next process finds everything, and goes on; nothing is lost or made twice."""
-    # EVIDENCE-OF: G-103, G-104
+    # EVIDENCE-OF: G-111, G-112
     operation = OPERATIONS[name]
 
     async def life(last):
@@ -271,7 +271,7 @@ def test_dead_in_every_request(name, takes_effect):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_stopped_at_every_step_of_the_disk(name, kind):
     """A process that dies, or a power cut, at any change of the disk."""
-    # EVIDENCE-OF: G-103, G-104
+    # EVIDENCE-OF: G-111, G-112
     operation = OPERATIONS[name]
 
     async def life(steps):

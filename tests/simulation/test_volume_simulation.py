@@ -34,7 +34,7 @@ WAYS = (
 
 def test_the_bank_adds_up_whatever_happens():
     """Nothing lost, doubled or mixed up, over seeds in which each of these happened."""
-    # EVIDENCE-OF: G-103, G-104, G-105, G-106, G-107
+    # EVIDENCE-OF: G-111, G-112, G-113, G-114, G-115
     met = Counter()
     for seed in SEEDS:
         met += VolumeSimulation(seed).run().met

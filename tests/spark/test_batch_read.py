@@ -38,6 +38,7 @@ def test_a_log_is_read_by_name(spark, log, url, fill):
 
 def test_keys_headers_and_streams_where_the_log_has_them(spark, log, url):
     """A log with the feature has six columns, and what a record lacks is null."""
+    log.streams.open("eu")
     with log.writer() as writer:
         writer.append(b"plain")
         writer.append(b"full", key=b"k", headers={"a": b"1", "b": b"2"}, stream="eu")

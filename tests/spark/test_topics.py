@@ -164,3 +164,18 @@ def test_what_cannot_be(topics, spark):
     beyond = reader.partitions(begin, {**begin, "offsets": [5, 0, 0]})
     with pytest.raises(CollectedError, match="before 5"):
         list(reader.read(beyond[0]))
+
+
+def test_a_tier_is_written_by_its_directory_alone(tmp_path):
+    """On the store, its offsets are those of the directory: nothing may come in between."""
+    # EVIDENCE-OF: G-96
+    tier = f"file://{tmp_path}/tier"
+    with sync.Topics(tmp_path / "near") as near:
+        near.create("shop", "visits", tier=tier)
+        options = parse({"path": tier, "topic": "shop/visits"}, "write")
+        batch = pa.RecordBatch.from_pydict({"value": [b"a"]})
+        with pytest.raises(StateError, match="uploaded from a directory"):
+            send(iter([batch]), options, Token("job", 0))
+        near_options = parse({"path": str(tmp_path / "near"), "topic": "shop/visits"}, "write")
+        commit([send(iter([batch]), near_options, Token("a", 0))], near_options, Token("a", 0))
+        assert 1 == near.upload("shop", "visits").partitions[0].next

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cordwood import sync
+from cordwood.base import portal
 from cordwood.log import paths
+from cordwood.spark.options import parse
+from cordwood.spark.plan import plan
 
 
 def append(df, url, **options):
@@ -57,6 +60,8 @@ def test_a_sorted_dataframe_stays_sorted(spark, url):
 
 def test_every_column(spark, url):
     """Keys, headers and streams; text becomes UTF-8."""
+    log_at(url).create()
+    log_at(url).streams.open("s")
     df = spark.sql(
         """SELECT 'b1' AS body, CAST('k' AS BINARY) AS key,
                   array(named_struct('name', 'h', 'value', CAST('v' AS BINARY))) AS headers,
@@ -209,3 +214,43 @@ def test_a_live_writer_beside_spark(spark, url):
         append(numbers(spark, 100), url)
         assert 102 == writer.append(b"after")
     assert [b"before", *(b"%d" % n for n in range(100)), b"after"] == bodies(url)
+
+
+def test_streams_of_a_dataframe_must_be_open(spark, url, tmp_path):
+    """One that is not fails the job, and nothing is committed; then all are read by themselves."""
+    # EVIDENCE-OF: G-98
+    log_at(url).create()
+    log_at(url).streams.open("s0", "s1")
+    df = spark.range(0, 40, 1, 4).selectExpr(
+        "CAST(id AS STRING) body", "CONCAT('s', id % 3) stream"
+    )
+    with pytest.raises(Exception, match=r"stream 's2' of log .* is not open"):
+        append(df, url)
+    assert 0 == log_at(url).state().records
+    log_at(url).streams.open("s2")
+    append(df, url)
+    read = spark.read.format("cordwood").option("stream", "s2").load(url)
+    assert sorted(n for n in range(40) if n % 3 == 2) == sorted(int(r.body) for r in read.collect())
+
+
+def test_a_read_of_one_stream_plans_without_the_others(spark, url):
+    """Of forty fragments, those that hold it; of a rare one no task hears of any other node."""
+    # EVIDENCE-OF: G-101
+    log = log_at(url)
+    log.create()
+    log.streams.open("rare", *(f"s{n}" for n in range(10)))
+    with log.writer() as writer:
+        for number in range(40):
+            writer.append(b"%d" % number, stream=f"s{number % 10}")
+            if number == 20:
+                writer.append(b"one", stream="rare")
+    reader = spark.read.format("cordwood").option("stream", "s3")
+    planned = reader.option("view", "fragments").load(url).collect()
+    assert [4, 14, 25, 35] == sorted(row.start for row in planned)
+    read = spark.read.format("cordwood").option("stream", "s3").load(url)
+    assert [b"3", b"13", b"23", b"33"] == [bytes(row.body) for row in read.collect()]
+    options = parse({"path": url, "stream": "rare", "pinTtl": "0"})
+    works = [work for split in portal.current().run(plan(options)) for work in split.works]
+    assert 1 == len([pointer for work in works for pointer in work.pointers])
+    rare = spark.read.format("cordwood").option("stream", "rare").load(url)
+    assert [b"one"] == [bytes(row.body) for row in rare.collect()]

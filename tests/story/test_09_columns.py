@@ -34,6 +34,13 @@ def as_table(rows):
     )
 
 
+@pytest.fixture(autouse=True)
+async def opened(log):
+    """The streams of the rows are open."""
+    await log.create()
+    await log.streams.open("s", "ström", "k")
+
+
 def expected(records, rows):
     """The records that these rows should have become."""
     return [Record(r.offset, r.timestamp_us, *row) for r, row in zip(records, rows, strict=True)]
@@ -62,6 +69,8 @@ async def test_columns_survive_arrow(log, read):
 async def test_what_was_read_as_arrow_can_be_appended_again(log, read):
     """A copy of a log through Arrow has the same records."""
     other = type(log)(log.store, "copy")
+    await other.create()
+    await other.streams.open("s", "ström")
     async with log.writer(create=True) as writer:
         await writer.append_arrow(as_table(ROWS))
         await writer.append(b"plain")

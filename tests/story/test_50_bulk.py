@@ -212,6 +212,7 @@ async def test_bad_records(log):
 async def test_all_columns(log, read):
     """Keys, headers and streams come along."""
     await log.create()
+    await log.streams.open("s")
     headers = pa.array([[{"name": "h", "value": b"v"}], None], format_headers())
     data = table(b"a", b"b", key=[b"k", None], headers=headers, stream=[None, "s"])
     await log.commit([await log.stage(data, JOB)], JOB)

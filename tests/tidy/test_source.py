@@ -181,6 +181,7 @@ TWINS = (
     "Pin",
     "Pipeline",
     "Reader",
+    "Streams",
     "Table",
     "Topics",
     "Volume",

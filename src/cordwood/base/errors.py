@@ -43,6 +43,7 @@ class Code(StrEnum):
     SEALED = "sealed"
     NO_CURSOR = "no_cursor"
     FORKED = "forked"
+    STREAM_NOT_OPEN = "stream_not_open"
     STATE = "state"
     TOO_LARGE = "too_large"
     QUEUE_FULL = "queue_full"

@@ -211,13 +211,15 @@ def append_lines(write: Callable[[Block], int], lines: Iterable[Line]) -> Outcom
     )
 
 
-def append_to(log: Log, lines: Iterable[Line], *, create: bool) -> Outcome:
-    """Append lines to a log."""
+def append_to(
+    log: Log, lines: Iterable[Line], *, create: bool, stream: str | None = None
+) -> Outcome:
+    """Append lines to a log, or to one of its streams."""
     try:
         writer = log.writer(create=create).open()
     except KeyboardInterrupt as stopped:
         return Outcome(error=stopped)
-    outcome = append_lines(lambda block: _write(log, writer, block), lines)
+    outcome = append_lines(lambda block: _write(log, writer, block, stream), lines)
     try:
         if not outcome.is_abandoned:
             writer.close()
@@ -226,14 +228,15 @@ def append_to(log: Log, lines: Iterable[Line], *, create: bool) -> Outcome:
     return outcome
 
 
-def _write(log: Log, writer: Writer, block: Block) -> int:
+def _write(log: Log, writer: Writer, block: Block, stream: str | None) -> int:
     try:
         if all(key is None for key in block.keys):
-            return writer.append_many(block.bodies)
+            return writer.append_many(block.bodies, stream=stream)
         columns = {"body": block.bodies, "key": block.keys}
-        return writer.append_arrow(
-            pa.table({name: pa.array(column, pa.binary()) for name, column in columns.items()})
-        )
+        table = pa.table({name: pa.array(column, pa.binary()) for name, column in columns.items()})
+        if stream is not None:
+            table = table.append_column("stream", pa.repeat(stream, len(table)))
+        return writer.append_arrow(table)
     except UncertainError as error:
         # A store that is back by now can tell, and whoever calls a command cannot ask it.
         try:

@@ -107,33 +107,33 @@ def shell(
     `pragma cordwood_push('message')` publishes what was committed; so does `cordwood volume push`.
     """
     store, name = split_url(url)
-    connect = lazily("cordwood.volume.sqlite", "connect")
     if statement is None and as_json:
         raise InvalidInputError("--json goes with one statement", hint="add -c 'select …'")
+    connect = lazily("cordwood.volume.sqlite", "connect")
+    errors = lazily("cordwood.volume.sqlite", "SqlError")
     place = directory_of(store, directory)
-    connection = connect(store, name, directory=place, at=at, create=create)
     try:
-        if statement is None:
-            lazily("cordwood.volume.sqlite", "interact")(connection)
-        else:
-            _run(connection, statement, as_json)
-    finally:
-        connection.close(True)
+        connection = connect(store, name, directory=place, at=at, create=create)
+        try:
+            if statement is None:
+                lazily("cordwood.volume.sqlite", "interact")(connection)
+            else:
+                _run(connection, statement, as_json)
+        finally:
+            connection.close(True)
+    except errors as error:
+        fail(str(error), "", "sql", as_json=as_json)
 
 
 def _run(connection: Any, statement: str, as_json: bool) -> None:
     """Run statements and print what they return, a line for each row."""
-    errors = lazily("cordwood.volume.sqlite", "SqlError")
-    try:
-        cursor = connection.execute(statement)
-        for row in cursor:
-            if as_json:
-                names = [column[0] for column in cursor.description]
-                print_json(dict(zip(names, row, strict=False)))
-            else:
-                click.echo("\t".join("" if value is None else _text(value) for value in row))
-    except errors as error:
-        fail(str(error), "", "sql", as_json=as_json)
+    cursor = connection.execute(statement)
+    for row in cursor:
+        if as_json:
+            names = [column[0] for column in cursor.description]
+            print_json(dict(zip(names, row, strict=False)))
+        else:
+            click.echo("\t".join("" if value is None else _text(value) for value in row))
 
 
 def _text(value: object) -> str:

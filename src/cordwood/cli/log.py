@@ -20,6 +20,7 @@ from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, seal
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
+from cordwood.cli.stream import stream
 from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
 from cordwood.log.format import GRACE_S_DEFAULT
@@ -34,7 +35,7 @@ def log() -> None:
 
 
 log.add_command(bench)
-for verb in (collect, compact, copy, cursor, destroy, fork, migrate, pin, seal, stress):
+for verb in (collect, compact, copy, cursor, destroy, fork, migrate, pin, seal, stream, stress):
     log.add_command(verb)
 
 
@@ -78,16 +79,25 @@ def create(url: str, *, exist_ok: bool, grace_s: int, as_json: bool) -> None:
 )
 @click.option("--key", help="With --as jsonl: the field whose value becomes the record's key.")
 @click.option("--create", "make", is_flag=True, help="Create the log if it does not exist.")
+@click.option("--stream", help="The stream that the records belong to; it must be open.")
 @command
 def append(
-    url: str, file: IO[bytes], *, form: str, key: str | None, make: bool, as_json: bool
+    url: str,
+    file: IO[bytes],
+    *,
+    form: str,
+    key: str | None,
+    make: bool,
+    stream: str | None,
+    as_json: bool,
 ) -> None:
     """Append records from FILE (or standard input) to the log at URL.
 
     The command ends when every record is durable and prints the offsets they got. After a failure,
     or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
-    outcome = append_to(Log.from_url(url), lines_of(file, form, key), create=make)
+    lines = lines_of(file, form, key)
+    outcome = append_to(Log.from_url(url), lines, create=make, stream=stream)
     report(outcome, as_json=as_json)
 
 
@@ -106,6 +116,7 @@ def append(
 )
 @click.option("--no-verify", is_flag=True, help="Do not check setsums while reading.")
 @click.option("--pin", "pinned", help="Read what the pin of this name holds.")
+@click.option("--stream", help="Only records of this stream.")
 @command
 def read(
     url: str,
@@ -118,6 +129,7 @@ def read(
     output: Path | None,
     no_verify: bool,
     pinned: str | None,
+    stream: str | None,
     as_json: bool,
 ) -> None:
     """Read records of the log at URL: a line each, or a file."""
@@ -129,13 +141,13 @@ def read(
     )
     with Log.from_url(url).reader(verify=not no_verify, pin=pinned) as reader:
         if output is not None:
-            count = _write_file(output, reader.read_arrow(start, limits))
+            count = _write_file(output, reader.read_arrow(start, limits, stream=stream))
             if as_json:
                 print_json({"records": count, "output": str(output)})
             else:
                 click.echo(f"wrote {count:,} records to {output}")
             return
-        for record in reader.read(start, limits):
+        for record in reader.read(start, limits, stream=stream):
             _print_record(record, as_json=as_json)
 
 
@@ -143,11 +155,14 @@ def read(
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the end as it is now.")
 @click.option("-n", "--records", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option("--stream", help="Only records of this stream.")
 @command
-def tail(url: str, *, start: int | None, records: int | None, as_json: bool) -> None:
+def tail(
+    url: str, *, start: int | None, records: int | None, stream: str | None, as_json: bool
+) -> None:
     """Follow the log at URL: print records as they come, until stopped."""
     with Log.from_url(url).reader() as reader:
-        for record in islice(reader.tail(start), records):
+        for record in islice(reader.tail(start, stream=stream), records):
             _print_record(record, as_json=as_json)
             sys.stdout.flush()
 

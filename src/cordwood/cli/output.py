@@ -131,6 +131,24 @@ def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[.
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar over a number of things on a terminal; silence elsewhere.
+
+    Call the result with how many are done, and how many there are.
+    """
+    from rich import progress  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    screen = Console(stderr=True)
+    if not shown or not screen.is_terminal:
+        yield lambda *_: None
+        return
+    with progress.Progress(console=screen) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def size(num_bytes: float) -> str:
     """Bytes for people: 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -20,6 +20,7 @@ from cordwood.topics.batch import iter_topic_records as records_of
 
 BLOCK_LINES = 10_000
 BLOCK_BYTES = 4 << 20
+LINE_BYTES_MAX = 128 << 20
 
 _COLUMNS = {
     "value": pa.binary(),
@@ -43,19 +44,40 @@ def blocks_of(file: IO[bytes], form: str, separator: str | None) -> Iterator[Blo
     if form == "parquet":
         yield from _of_parquet(file)
         return
-    rows: list[dict[str, Any]] = []
-    size, number = 0, 0
-    for number, raw in enumerate(iter(file.readline, b""), 1):
-        line = raw.removesuffix(b"\n").removesuffix(b"\r")
-        if form == "jsonl" and not line:
-            continue
-        rows.append(_of_json(line, number) if form == "jsonl" else _of_line(line, separator))
-        size += len(line)
-        if len(rows) == BLOCK_LINES or size >= BLOCK_BYTES or not _has_more(file):
-            yield Block(_table(rows), number)
-            rows, size = [], 0
-    if rows:
-        yield Block(_table(rows), number)
+    done = 0
+    for lines in _lines(file):
+        for begin in range(0, len(lines), BLOCK_LINES):
+            part = lines[begin : begin + BLOCK_LINES]
+            numbered = enumerate(part, done + 1)
+            done += len(part)
+            if form == "jsonl":
+                rows = [_of_json(line, number) for number, line in numbered if line]
+            else:
+                rows = [_of_line(line, separator) for line in part]
+            if rows:
+                yield Block(_table(rows), done)
+
+
+def _lines(file: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a file, those together that one read gives: it waits only if there are none."""
+    read = getattr(file, "read1", file.read)
+    rest: list[bytes] = []
+    size = 0
+    while data := read(BLOCK_BYTES):
+        *lines, last = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest, size = [], 0
+            yield [line.removesuffix(b"\r") for line in lines]
+        rest.append(last)
+        size += len(last)
+        if size > LINE_BYTES_MAX:
+            raise InvalidInputError(
+                f"a line has more than {LINE_BYTES_MAX:,} bytes",
+                hint="a record is a line; for larger ones, or bytes with newlines, use Parquet",
+            )
+    if size:
+        yield [b"".join(rest).removesuffix(b"\r")]
 
 
 def print_batch(
@@ -154,12 +176,6 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table(
         {name: pa.array([row.get(name) for row in rows], _COLUMNS[name]) for name in present}
     )
-
-
-def _has_more(file: IO[bytes]) -> bool:
-    """Whether another line is there already."""
-    peek = getattr(file, "peek", None)
-    return bool(peek and b"\n" in peek(1)) if file.isatty() or not file.seekable() else True
 
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:

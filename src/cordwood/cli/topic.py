@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import msgspec
 
-from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
+from cordwood.base.errors import (
+    CordwoodError,
+    CordwoodWarning,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
 from cordwood.cli.bench.topics import bench
-from cordwood.cli.output import byte_progress, command, console, fail, print_json, size
+from cordwood.cli.output import (
+    byte_progress,
+    command,
+    console,
+    count_progress,
+    fail,
+    print_json,
+    size,
+)
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.journal.journal import EXTENT_BYTES
-from cordwood.sync.topics import Topics
-from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S
+from cordwood.sync.topics import Consumer, Topics
+from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, TopicConfig
+from cordwood.topics.consuming import Fetched
 
 
 @click.group()
@@ -103,18 +120,21 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
     kind = "compaction topic" if config.compaction else "topic"
     screen.print(f"[bold]{topic}[/]  {kind}, acknowledged by {config.ack}")
     screen.print(f"ids {state.namespace_id} / {state.topic_id}")
+    screen.print(_kept(config))
     for name, value in config.properties.items():
         screen.print(f"{name} = {value}")
     columns = ["partition", "oldest", "next", "records"]
     if config.tier is not None:
-        screen.print(f"tier {config.tier}")
-        columns.append("not uploaded")
+        kept_s = config.local_retention_s
+        kept = "as long as there" if kept_s is None else f"for {kept_s:,g} s"
+        screen.print(f"tier {config.tier}; what was uploaded stays here {kept}")
+        columns += ["here from", "not uploaded"]
     table = Table(*columns, "properties")
     for one in state.partitions:
         attached = ", ".join(f"{name} = {value}" for name, value in one.properties.items())
         numbers = [f"{n:,}" for n in (one.partition, one.oldest, one.next, one.next - one.oldest)]
-        if one.not_uploaded is not None:
-            numbers.append(f"{one.not_uploaded:,}")
+        if config.tier is not None:
+            numbers += [f"{n or 0:,}" for n in (one.oldest_here, one.not_uploaded)]
         table.add_row(*numbers, attached)
     screen.print(table)
     if state.groups:
@@ -172,6 +192,7 @@ def produce(
 @click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many.")
 @click.option("--start", type=click.Choice(["oldest", "newest"]), default="oldest")
 @click.option("--separator", help="Print keys as well, before it.")
+@click.option("--skip-damaged", is_flag=True, help="Say what cannot be read, and go on behind it.")
 @click.option(
     "-o",
     "--output",
@@ -188,6 +209,7 @@ def consume(
     records: int | None,
     start: Any,
     separator: str | None,
+    skip_damaged: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -202,7 +224,7 @@ def consume(
     ):
         file = None if output is None else ParquetFile(output)
         count, positions = 0, {}
-        for found in consumer.batches() if records != 0 else ():
+        for found in _batches(consumer, skip_damaged=skip_damaged) if records != 0 else ():
             batch = found.batch if records is None else found.batch.slice(0, records - count)
             count += batch.num_rows
             last = batch.column("offset")[-1].as_py() + 1
@@ -269,7 +291,8 @@ def compact(place: str, topic: str, *, rate: float | None, as_json: bool) -> Non
 def retain(place: str, topic: str, *, as_json: bool) -> None:
     """Delete what is older than a topic's retention, or more than it keeps.
 
-    Put it into a timer: nothing else deletes records by age.
+    That happens by itself while somebody has the topic open. Only this deletes a topic of which
+    nothing is left to keep.
     """
     with Topics(place) as topics:
         report = topics.retain(*_names(topic))
@@ -277,6 +300,22 @@ def retain(place: str, topic: str, *, as_json: bool) -> None:
     words = f"{gone:,} records went" + (
         "; nothing was left, and the topic is gone" * report.is_deleted
     )
+    say(msgspec.to_builtins(report), words, as_json=as_json)
+
+
+@topic.command()
+@click.argument("place")
+@click.argument("topic")
+@command
+def upload(place: str, topic: str, *, as_json: bool) -> None:
+    """Upload what is not yet on a topic's tier, and wait for that.
+
+    It happens by itself while somebody sends; use this before a machine goes away.
+    """
+    with Topics(place) as topics, count_progress("upload", shown=not as_json) as advance:
+        report = topics.upload(*_names(topic), progress=advance)
+    sent = sum(one.records for one in report.partitions)
+    words = f"{sent:,} record{'' if sent == 1 else 's'} uploaded; all are on the store"
     say(msgspec.to_builtins(report), words, as_json=as_json)
 
 
@@ -318,6 +357,31 @@ def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: boo
             click.confirm(f"{topic} has {held:,} records; delete them?", abort=True)
         topics.delete(*names)
     say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)
+
+
+def _kept(config: TopicConfig) -> str:
+    """What a topic keeps, in words."""
+    kept = "the last record of each key" if config.compaction else "all records"
+    if config.retention_s is not None:
+        kept += f" for {config.retention_s / 3600:,g} h"
+    if config.retention_bytes is not None:
+        kept += f", {size(config.retention_bytes)} of each partition at most"
+    return f"keeps {kept}"
+
+
+def _batches(consumer: Consumer, *, skip_damaged: bool) -> Iterator[Fetched]:
+    """What a consumer gives, and what it passes over."""
+    while True:
+        try:
+            yield from consumer.batches()
+        except CorruptionError as error:
+            if not skip_damaged:
+                raise
+            skipped = consumer.skip()
+            words = f"{error.message}; {skipped.begin} to {skipped.end - 1} were passed over"
+            warnings.warn(words, CordwoodWarning, stacklevel=1)
+        else:
+            return
 
 
 def _names(topic: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import click
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import AlreadyExistsError
+from cordwood.cli.bench.volume import bench
 from cordwood.cli.commits import drawn
 from cordwood.cli.database import export, import_database, shell
 from cordwood.cli.life import object_progress
@@ -41,6 +42,7 @@ def volume() -> None:
     """
 
 
+volume.add_command(bench)
 for verb in (import_database, export, shell):
     volume.add_command(verb)
 

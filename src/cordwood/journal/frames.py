@@ -100,10 +100,11 @@ def framed(
 
     Numbers from `number` on, `span` of them, belong to it; the next frame has a higher one.
     """
+    salt, end, _, link = tail
     length = sum(map(len, payload))
-    head = _HEAD.pack(_mark(tail.salt), length, tail.checksum, number, synced, time_us, kind, span)
+    head = _HEAD.pack(_mark(salt), length, link, number, synced, time_us, kind, span)
     zeros = bytes(-length % 8)
-    before = _BEFORE.pack(tail.salt, tail.end)
+    before = _BEFORE.pack(salt, end)
     parts: list[Buffer]
     if length <= JOINED_BYTES_MAX:
         whole = b"".join((head, *payload, zeros))
@@ -116,8 +117,7 @@ def framed(
         hashed.update(zeros)
         checksum = hashed.intdigest()
         parts = [head, *payload, zeros + _SUM.pack(checksum)]
-    end = tail.end + OVERHEAD + length + len(zeros)
-    return parts, Tail(tail.salt, end, number + span, checksum)
+    return parts, Tail(salt, end + OVERHEAD + length + len(zeros), number + span, checksum)
 
 
 def frame_bytes(length: int) -> int:

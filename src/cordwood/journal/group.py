@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from cordwood.base.errors import StoreError
+from cordwood.base.forks import starts_over
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,6 +65,11 @@ class Group(Generic[T, R]):
         """`work` settles every ticket; whatever it raises, those it did not settle get."""
         self._work = work
         self._limit_bytes = waiting_bytes
+        self.start_over()
+        starts_over(self)
+
+    def start_over(self) -> None:
+        """Nobody is at work, and nobody waits."""
         self._working = threading.Lock()
         self._mutex = threading.Lock()
         self._waiting: list[Ticket[T, R]] = []

@@ -28,28 +28,30 @@ over either: the extent is kept, and the next one begins behind all that can be 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from weakref import WeakSet
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import CordwoodError, CorruptionError, LimitError, NotFoundError
+from cordwood.base.forks import starts_over
 from cordwood.journal import frames
 from cordwood.journal.extent import (
     END,
     END_BYTES,
     FRAMES_AT,
+    UNKNOWN,
     Extent,
     Head,
     base_of,
     make_extent,
+    name_of,
     open_extent,
+    open_whatever,
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import SLOT_BYTES, Mark, is_newest, read_mark, write_mark
+from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, is_newest, read_mark, write_mark
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -81,14 +83,17 @@ class Journal:
     ) -> None:
         """No I/O. `missing` makes the error that says that there is no such journal."""
         self.folder = folder
+        self._next_path = f"{folder}/{NEXT}"
         self.disk = disk
         self.extent_bytes = extent_bytes
+        self._full_bytes = extent_bytes - END_BYTES
         self._missing = missing
         self._clock = clock
         self._entropy = entropy
         self._locks = Locks(disk, entropy)
+        self._is_over = False
         self.start_over()
-        _journals.add(self)
+        starts_over(self)
         self.damage: CorruptionError | None = None
         """What was found broken at the end of the newest extent; it was kept."""
 
@@ -97,8 +102,11 @@ class Journal:
         self._mutex = threading.RLock()
         self._depth = 0
         self._tail_file: File | None = None
-        self._tail_inode = 0
+        self._next_file: File | None = None
+        self._next_inode = 0
         self._said: tuple[Mark, bytes] | None = None
+        self._seen: bytes | None = None
+        """What the tail said when this turn began; None if it may say something else by now."""
         self._extent: Extent | None = None
         self._is_recovered = False
 
@@ -143,6 +151,54 @@ class Journal:
         assert self._extent is not None
         return Turn(self, self._extent, mark)
 
+    def append_alone(self, payload: Sequence[Buffer], time_us: int) -> int | None:
+        """Append one entry and sync it, if there is nothing else to do; its number, or None.
+
+        What a turn does, in the shortest way: nobody else has appended since this process did,
+        nobody waits, and there is room in what was written before.
+
+        Raises:
+            OSError: the disk failed; the entry is not there.
+        """
+        with self._mutex:
+            tail_file, known, extent = self._tail_file, self._said, self._extent
+            if self._depth or tail_file is None or known is None or extent is None:
+                return None
+            if not tail_file.try_lock():
+                return None
+            try:
+                mark, seen = known[0], bytes(tail_file.read(0, WAITS_AT + 1))
+                is_plain = extent.head.salt == mark.salt and mark.end == mark.synced_end
+                if not is_plain or seen[WAITS_AT:] == b"\1" or not is_newest(seen, *known):
+                    return None
+                parts, tail = frames.framed(
+                    mark.tail, payload, number=mark.number, synced=mark.end, time_us=time_us
+                )
+                if mark.is_closed or tail.end > min(extent.written_bytes, self._full_bytes):
+                    return None
+                self.check_there()
+                grown = mark.grown(tail, time_us)
+                data = encoded(grown)
+                self._put_alone(extent, parts, mark)
+                try:
+                    write_mark(tail_file, grown, data)
+                except OSError:
+                    Turn(self, extent, mark).take_back()
+                    raise
+                self._said = grown, data
+                return mark.number
+            finally:
+                tail_file.unlock()
+
+    def _put_alone(self, extent: Extent, parts: Sequence[Buffer], mark: Mark) -> None:
+        """Write a frame, and sync it."""
+        extent.file.write(parts, mark.end)
+        try:
+            extent.file.sync()
+        except OSError:
+            Turn(self, extent, mark).give_up()
+            raise
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep all others from appending."""
@@ -158,9 +214,12 @@ class Journal:
         try:
             if self._depth == 0:
                 file = self._tail()
-                if not file.try_lock() or file.read(WAITS_AT, 1) == b"\1":
+                # Read once, for all that is asked of it in this turn.
+                self._seen = bytes(file.read(0, WAITS_AT + 1)) if file.try_lock() else None
+                if self._seen is None or self._seen[WAITS_AT:] == b"\1":
                     file.unlock()
                     self._lock_in_turn(file)
+                    self._seen = None
             self._depth += 1
         except BaseException:
             self._mutex.release()
@@ -169,12 +228,14 @@ class Journal:
     def unlock(self) -> None:
         """Let others append."""
         self._depth -= 1
-        if self._depth == 0 and self._tail_file is not None:
-            self._tail_file.unlock()
+        if self._depth == 0:
+            self._seen = None
+            if self._tail_file is not None:
+                self._tail_file.unlock()
         self._mutex.release()
 
     def _lock_in_turn(self, file: File) -> None:
-        waiting = self._locks.wait(f"{self.folder}/{NEXT}")
+        waiting = self._locks.wait(self._next_path)
         try:
             file.write([b"\1"], WAITS_AT)
             self._locks.wait_for(file, f"{self.folder}/{TAIL}")
@@ -185,7 +246,10 @@ class Journal:
     def publish(self, mark: Mark) -> Mark:
         """Say to all processes how far it goes; by who is alone."""
         said = mark.said()
-        self._said = said, write_mark(self._tail(), said)
+        self._seen = None
+        data = encoded(said)
+        write_mark(self._tail(), said, data)
+        self._said = said, data
         return said
 
     def begin_extent(self, mark: Mark) -> tuple[Extent, Mark]:
@@ -203,14 +267,24 @@ class Journal:
         made = make_extent(self.disk, self.folder, head, self.extent_bytes, spare=SPARE)
         return made, self._published(made, mark.turn)
 
+    def abandon(self) -> None:
+        """Let go of the files for good: the journal is gone, and what has its name is another."""
+        self._is_over = True
+        self.close()
+
     def close(self) -> None:
         """Let go of the files; the next use opens them again."""
         with self._mutex:
             self._take(None)
-            if self._tail_file is not None:
-                self._tail_file.close()
-            self._tail_file = self._said = None
+            for file in (self._tail_file, self._next_file):
+                if file is not None:
+                    file.close()
+            self._tail_file = self._next_file = self._said = None
             self._is_recovered = False
+
+    def now_s(self) -> float:
+        """By its clock, which only goes forward."""
+        return self._clock.monotonic_s()
 
     def error(self, what: str, error: OSError) -> CordwoodError:
         """What the disk says, as an error of ours."""
@@ -244,20 +318,31 @@ class Journal:
                 surveyed.file.sync()
                 surveyed.close()
             mark = self.publish(mark)
+            if self._tail().stat().size_bytes <= WAITS_AT:
+                self._tail().write([b"\0"], WAITS_AT)  # So that it is read whole, at once.
             self._is_recovered = True
         return mark or self._lost()
 
     def _surveyed(self, known: Mark | None, *, write: bool = True) -> tuple[Mark, Extent | None]:
         """How far it goes by its newest extent, whatever the tail says; and that extent."""
         bases = self.bases()
+        if known is not None and known.salt and known.base > max(bases, default=-1):
+            self.damage = missing_extent(self.folder, known.base)
+            return known._replace(is_closed=True).synced(), None
         if not bases:
             return NOWHERE, None
-        extent = open_extent(self.disk, self.folder, bases[-1], write=write)
+        try:
+            extent = open_extent(self.disk, self.folder, bases[-1], write=write)
+        except CorruptionError as error:
+            self.damage = error
+            return self._headless(known, bases[-1]), None
         salt, base, _ = extent.head
         turn = known.turn if known is not None else 0
         tail, newest_us, is_closed = extent.start, 0, False
         if known is not None and (known.salt, known.base) == (salt, base):
-            tail, newest_us, is_closed = known.synced_tail, known.newest_us, known.is_closed
+            if known.is_closed:
+                return known, extent  # What may lie behind it is void: see `Turn.sync`.
+            tail, newest_us = known.synced_tail, known.newest_us
         synced = tail.end
         for frame in extent.whole_from(tail):
             tail = frames.behind(salt, frame)
@@ -277,10 +362,31 @@ class Journal:
             mark = mark._replace(number=max([mark.number, *behind]), is_closed=True).synced()
         return mark, extent
 
+    def _headless(self, known: Mark | None, base: int) -> Mark:
+        """How far it goes if the head of its newest extent is damaged: behind all that it held."""
+        extent, _ = open_whatever(self.disk, self.folder, base)
+        try:
+            turn, newest_us, end = 0, self._clock.now_us(), extent.start
+            number = base + extent.file.stat().size_bytes  # An entry takes more than a byte.
+            if known is not None:
+                turn = known.turn
+            if known is not None and known.base == base < known.number:
+                end, newest_us = known.synced_tail, known.newest_us
+                for frame in Extent(extent.file, extent.path, Head(*known[1:3], 0)).whole_from(end):
+                    end = frames.behind(known.salt, frame)
+                    newest_us = max(newest_us, frame.time_us)
+                number = max(known.number, end.number)
+        finally:
+            extent.close()
+        tail = end.end, number, end.checksum
+        return Mark(turn, UNKNOWN, base, *tail, *tail, newest_us, is_closed=True)
+
     def _read_mark(self) -> Mark | None:
         file = self._tail()
-        if self._said is not None and is_newest(bytes(file.read(0, WAITS_AT)), *self._said):
-            return self._said[0]
+        if self._said is not None:
+            seen = self._seen if self._seen is not None else bytes(file.read(0, WAITS_AT))
+            if is_newest(seen, *self._said):
+                return self._said[0]
         return read_mark(file)
 
     def check_there(self) -> None:
@@ -289,15 +395,19 @@ class Journal:
         Raises:
             CordwoodError: it was deleted, and perhaps made again.
         """
-        if self._tail_file is not None:
-            there = self.disk.stat(f"{self.folder}/{TAIL}").inode
-            if there != self._tail_inode:
-                raise self._missing(f"{self.folder} was deleted, and made again")
+        is_open = self._next_file is not None
+        if is_open and self.disk.inode(self._next_path) != self._next_inode:
+            raise self._missing(f"{self.folder} was deleted, and made again")
 
     def _tail(self) -> File:
         if self._tail_file is None:
+            if self._is_over:
+                raise self._missing(f"{self.folder} was deleted")
+            # What is asked for with every turn is a file that never changes: Linux gives a file
+            # whose time somebody has looked at a new one with the next write, at 40 us each.
+            self._next_file = self.disk.open(self._next_path, create=True)
+            self._next_inode = self._next_file.stat().inode
             self._tail_file = self.disk.open(f"{self.folder}/{TAIL}", create=True)
-            self._tail_inode = self._tail_file.stat().inode
         return self._tail_file
 
     def _lost(self) -> Mark:
@@ -307,6 +417,11 @@ class Journal:
         if self._extent is not None and self._extent is not extent:
             self._extent.close()
         self._extent = extent
+
+
+def missing_extent(folder: str, base: int) -> CorruptionError:
+    """The error for an extent that has to be there, and is not."""
+    return frames.damage(f"{folder}/{name_of(base)}", 0, "it is missing")
 
 
 class Turning:
@@ -391,22 +506,28 @@ class Turn:
         try:
             self._extent.file.sync()
         except OSError:
-            # What is on the disk is not known, and not to be found out: see above.
-            synced = self._said.moved(self._said.synced_tail)
-            self._mark = self._said
-            self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
+            self.give_up()
             raise
         self._mark = self._mark.synced()
         self.say()
+
+    def give_up(self) -> None:
+        """A sync failed. What is on the disk is not known, and not to be found out: see above."""
+        synced = self._said.moved(self._said.synced_tail)
+        self._mark = self._said
+        self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
 
     def say(self) -> None:
         """Let all know what was appended, durable or not."""
         try:
             self._mark = self._said = self._journal.publish(self._mark)
         except OSError:
-            # Nobody will know of it; make sure that nobody finds it either.
-            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
+            self.take_back()
             raise
+
+    def take_back(self) -> None:
+        """Nobody will know of what was written; make sure that nobody finds it either."""
+        self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
 
     def _write(
         self, payload: Sequence[Buffer], number: int, span: int, time_us: int, kind: int = 0
@@ -435,15 +556,3 @@ class Turn:
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
         self._said = self._mark
-
-
-_journals: WeakSet[Journal] = WeakSet()
-
-
-def _forget_all() -> None:
-    """In a forked child: no thread is in the middle of anything, and files are opened anew."""
-    for journal in _journals:
-        journal.start_over()
-
-
-os.register_at_fork(after_in_child=_forget_all)

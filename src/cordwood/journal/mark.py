@@ -74,14 +74,22 @@ class Mark(NamedTuple):
         """As it is written the next time."""
         return Mark(self.turn + 1, *self[1:])
 
+    def grown(self, tail: Tail, time_us: int) -> Mark:
+        """As it is written the next time, with frames as far as this, synced."""
+        turn, salt, base = self[:3]
+        reach = tail[1:]
+        return Mark(turn + 1, salt, base, *reach, *reach, max(self.newest_us, time_us))
 
-def write_mark(file: File, mark: Mark) -> bytes:
-    """Say it, in the slot that says less; its bytes."""
+
+def encoded(mark: Mark) -> bytes:
+    """Its bytes."""
     data = _MARK.pack(*mark)
-    slot = mark.turn % 2 * SLOT_BYTES
-    data += _SUM.pack(xxhash.xxh3_64_intdigest(data))
-    file.write([data], slot)
-    return data
+    return data + _SUM.pack(xxhash.xxh3_64_intdigest(data))
+
+
+def write_mark(file: File, mark: Mark, data: bytes) -> None:
+    """Say it, in the slot that says less."""
+    file.write([data], mark.turn % 2 * SLOT_BYTES)
 
 
 def is_newest(data: bytes, mark: Mark, written: bytes) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
-from cordwood.base.errors import CollectedError
+from cordwood.base.errors import CollectedError, CorruptionError
 from cordwood.journal.extent import END, Extent, RecycledError, open_extent
 from cordwood.journal.frames import Frame, Tail, behind, damage
-from cordwood.journal.journal import Journal
+from cordwood.journal.journal import Journal, missing_extent
 from cordwood.journal.mark import Mark
 
 READ_BYTES = 4 << 20
@@ -31,15 +32,16 @@ class Reading:
 
         Raises:
             CollectedError: they are gone.
-            CorruptionError: they are damaged; `skip` goes on behind the extent they are in.
+            CorruptionError: they are damaged; `skip` goes on behind them.
         """
         mark = self._journal.newest()
         with self._journal.told("read"):
             while self.number < mark.synced_number:
                 try:
                     found = self._taken(mark, max_bytes)
-                except RecycledError:
-                    self._leave()
+                except (RecycledError, FileNotFoundError):
+                    self._journal.check_there()
+                    self._leave()  # Deleted meanwhile: look at what is there now.
                     continue
                 if found:
                     self.number = found[-1].number + found[-1].span
@@ -52,10 +54,21 @@ class Reading:
         self.number = number
 
     def skip(self) -> int:
-        """Go on behind the extent that cannot be read; the number that comes next."""
-        bases = self._journal.bases()
+        """Go on behind what cannot be read; the number that comes next."""
+        mark, bases = self._journal.newest(), self._journal.bases()
+        if self._extent is not None and self._tail is not None:
+            extent, place = self._extent, self._tail.end + 1
+            is_newest = extent.head.salt == mark.salt
+            limit = mark.synced_end if is_newest else extent.file.stat().size_bytes
+            found = extent.next_whole(place, limit)
+            # Behind another extent's base its entries are void.
+            later = bisect_right(bases, extent.head.base)
+            if found is not None and (later == len(bases) or found.number < bases[later]):
+                self._tail = found
+                self.number = max(self.number, found.number)
+                return self.number
         later = bisect_right(bases, self.number)
-        self.seek(bases[later] if later < len(bases) else self._journal.newest().synced_number)
+        self.seek(bases[later] if later < len(bases) else mark.synced_number)
         return self.number
 
     def close(self) -> None:
@@ -66,12 +79,13 @@ class Reading:
         """Entries of one extent; none if it has no more."""
         extent, tail = self._entered(mark)
         is_newest = extent.head.salt == mark.salt
-        limit = None if is_newest else self._next_base(extent)
+        limit = None if is_newest else self._next_base(extent, mark)
         found: list[Frame] = []
         size = 0
         frames = extent.frames_from(tail, mark.synced_end) if is_newest else extent.whole_from(tail)
-        for frame in frames:
+        for frame in _before_damage(frames, found):
             if frame.kind == END or (limit is not None and frame.number >= limit):
+                self._check_dense(extent, frame, limit or 0, found)
                 break
             tail = behind(extent.head.salt, frame)
             if frame.number + frame.span > self.number:
@@ -107,15 +121,41 @@ class Reading:
             self._extent, self._tail = extent, extent.tail_at(self.number, limit)
         return self._extent, self._tail
 
-    def _next_base(self, extent: Extent) -> int:
+    def _next_base(self, extent: Extent, mark: Mark) -> int:
         """Where the extent behind this one begins: entries from there on are void here."""
         bases = self._journal.bases()
         later = bisect_right(bases, extent.head.base)
-        if later == len(bases):
-            raise RecycledError
-        return bases[later]
+        if later < len(bases):
+            return bases[later]
+        self._journal.check_there()
+        raise missing_extent(self._journal.folder, mark.base)
+
+    def _check_dense(self, extent: Extent, last: Frame, limit: int, found: list[Frame]) -> None:
+        """Make sure that the next extent goes on where one that is closed ends.
+
+        Raises:
+            CorruptionError: what was between them is gone.
+            FileNotFoundError: this one was deleted, and perhaps others.
+            RecycledError: it was compacted.
+        """
+        if last.number < limit and not found:
+            # Extents are deleted from the oldest on: if this one is there, so are those behind it.
+            # A compaction may have put another in its place, which goes further.
+            self.number = max(self.number, last.number)
+            if self._journal.disk.inode(extent.path) != extent.file.stat().inode:
+                raise RecycledError
+            raise damage(extent.path, last.end, f"entries {last.number} to {limit - 1} are missing")
 
     def _leave(self) -> None:
         if self._extent is not None:
             self._extent.close()
         self._extent = self._tail = None
+
+
+def _before_damage(frames: Iterator[Frame], found: list[Frame]) -> Iterator[Frame]:
+    """The frames up to damage, which is told when there is nothing else to give."""
+    try:
+        yield from frames
+    except CorruptionError:
+        if not found:
+            raise

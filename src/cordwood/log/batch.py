@@ -237,6 +237,10 @@ class Queue:
             )
         self.unresolved_bytes += num_bytes
 
+    def release(self, num_bytes: int) -> None:
+        """Count bytes out that were admitted and will not come."""
+        self.unresolved_bytes -= num_bytes
+
     def open_for_block(self, num_bytes: int) -> Batch:
         """The batch an atomic block of this size joins: the open one if it still fits."""
         if self.open.num_records and self.open.num_bytes + num_bytes > self._batch_bytes:

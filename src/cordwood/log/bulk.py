@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -56,13 +56,15 @@ from cordwood.base.errors import (
 from cordwood.base.limits import FRAGMENT_BYTES_MAX, MANIFEST_BYTES_MAX, OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import in_worker
+from cordwood.log import filters, paths, tree
 from cordwood.log import fragment as fragments
-from cordwood.log import paths, tree
+from cordwood.log.filters import EMPTY, StreamSet, footer_text, streams_of
 from cordwood.log.format import (
     BULK,
     COLUMNS,
     PRODUCERS,
     STAGED_GRACES,
+    STREAMS,
     Extension,
     Fragment,
     Manifest,
@@ -74,9 +76,10 @@ from cordwood.log.holds import store_time_us
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.producers import PRODUCERS_MAX, find_producer, remember
-from cordwood.log.records import Content, content_of_arrow
+from cordwood.log.records import Content, content_of_arrow, stream_names
 from cordwood.log.recovery import BeforeNaming, Ground, Tail, find_ground, next_tag
 from cordwood.log.seal import sealed
+from cordwood.log.sieve import FilterWriter, with_filters
 
 UPLOADS_MAX = 50_000
 """Uploads of one commit: each is a pointer of 220 bytes in the root until it is folded."""
@@ -87,6 +90,9 @@ INLINE_BYTES_MAX = 256 * 1024
 """Uploads up to this are built on the event loop; larger ones in a thread, not to hold it up."""
 
 LOOKS_AT_ONCE = 32
+
+STAGED_STREAMS_MAX = 1_024
+"""Streams of which an upload tells its commit; of more, its footer does. A commit has thousands."""
 
 FOLD_AT_ONCE = 256
 """Nodes put before a manifest names them: a large commit is folded in a few swaps."""
@@ -142,11 +148,20 @@ class Staged(Struct, frozen=True, forbid_unknown_fields=True):
     setsum: str
     at_us: int
     has_columns: bool
+    streams: str | None = ""
+    """Its filter; None if it has too many streams: then its footer may tell."""
 
     @property
     def path(self) -> str:
         """Where it lies in the log."""
         return paths.upload(self.id)
+
+    def set_of(self) -> StreamSet | None:
+        """Which streams it holds, if that is known."""
+        if self.streams:
+            found = filters.decode(self.streams, self.setsum)
+            return found if isinstance(found, StreamSet) else None
+        return None if self.streams is None else EMPTY
 
 
 class Committed(Struct, frozen=True):
@@ -166,13 +181,17 @@ async def stage(
     data: pa.Table | pa.RecordBatch,
     token: Token,
     compression: fragments.Compression,
+    check_streams: Callable[[Collection[str]], Awaitable[None]],
 ) -> Staged:
     """Upload records that a commit with this token will make visible. One GET, one PUT.
+
+    `check_streams` raises unless streams are open; whether they are is asked here, not at the
+    commit.
 
     Raises:
         InvalidInputError, LimitError: as for an append.
         NotFoundError: there is no such log.
-        StateError: it is sealed.
+        StateError: it is sealed, or a stream is not open.
         StoreError: the store took so long that a sweep may have met the upload half way.
     """
     _check_token(token)
@@ -183,7 +202,9 @@ async def stage(
     manifest = (await objects.load()).manifest
     if manifest.seal is not None:
         raise sealed(objects.name, manifest.seal)
-    given = (content_of_arrow(data), token, entropy.token(), clock.now_us(), compression)
+    content = content_of_arrow(data)
+    await check_streams(stream_names(content))
+    given = (content, token, entropy.token(), clock.now_us(), compression)
     is_small = given[0].num_bytes <= INLINE_BYTES_MAX
     staged, body = _build(*given) if is_small else await in_worker(_build, *given)
     started_s, started_us = clock.monotonic_s(), clock.now_us()
@@ -210,15 +231,19 @@ def _build(
     table = fragments.build_table(content, 0, at_us, relative=True)
     setsum = Setsum.of_fragment(table).hexdigest()
     link = fragments.Link(upload_id, 0, len(content), at_us, setsum, token.key, "")
-    data = fragments.encode(table, link, compression)
+    streams = streams_of(content.extra.get("stream"))
+    text = footer_text(streams, setsum)
+    data = fragments.encode(table, link, compression, text)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"an upload has {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",
             code=Code.TOO_LARGE,
             hint="stage it in smaller parts",
         )
-    has_columns = bool(content.extra)
-    staged = Staged(upload_id, token.key, len(content), len(data), setsum, at_us, has_columns)
+    told = None if streams is None or len(streams) > STAGED_STREAMS_MAX else text
+    staged = Staged(
+        upload_id, token.key, len(content), len(data), setsum, at_us, bool(content.extra), told
+    )
     return staged, data
 
 
@@ -314,7 +339,11 @@ class Committer:
         etag = await self._objects.swap(wanted, ground.etag)
         with suppress(CordwoodError):
             # The records are in the log. Should this fail, the next writer folds.
-            await self._fold(wanted, etag)
+            writer = FilterWriter(self._objects, most=4 * len(wanted.fragments) + 64)
+            named = zip(wanted.fragments[-len(staged) :], staged, strict=True)
+            sets = [(fragment, one.set_of()) for fragment, one in named]
+            writer.learn(pair for pair in sets if pair[1] is not None)
+            await self._fold(wanted, etag, writer)
         return Committed(producer.offset, count, is_new=True)
 
     def _producer(self, manifest: Manifest, token: Token, count: int) -> Producer:
@@ -386,14 +415,20 @@ class Committer:
         await self._objects.sync([paths.MANIFEST])
         return known
 
-    async def _fold(self, manifest: Manifest, etag: str) -> None:
+    async def _fold(self, manifest: Manifest, etag: str, sieve: FilterWriter) -> None:
         """Make the root small again. Whoever swaps meanwhile goes on with it."""
         taken: set[str] = set()
+        sieve.learn_root(manifest)
+        has_streams = STREAMS in manifest.features
         while nodes := tree.fold(manifest, manifest.writer, taken=taken, most=FOLD_AT_ONCE):
             outcomes: list[bool] = []
+            writers = [sieve if has_streams else None] * LOOKS_AT_ONCE
+            for node in nodes if has_streams else ():
+                sieve.expect(node)
             for i in range(0, len(nodes), LOOKS_AT_ONCE):
+                # Children come before their parents, whose filters are made of theirs.
                 some = nodes[i : i + LOOKS_AT_ONCE]
-                outcomes += await asyncio.gather(*map(self._put_node, some))
+                outcomes += await asyncio.gather(*map(self._put_node, some, writers))
             smaller = manifest
             for node, is_put in zip(nodes, outcomes, strict=True):
                 if is_put:
@@ -402,16 +437,20 @@ class Committer:
                     taken.add(node.path)
             if smaller is not manifest:
                 tag = next_tag(manifest, Tail.of(manifest), self._entropy)
-                manifest = msgspec.structs.replace(smaller, writer=str(tag))
+                smaller = msgspec.structs.replace(smaller, writer=str(tag))
+                manifest = with_filters(smaller, sieve.sets_of(smaller))
                 etag = await self._objects.swap(manifest, etag)
             elif all(outcomes):
                 return
 
-    async def _put_node(self, node: Node) -> bool:
+    async def _put_node(self, node: Node, sieve: FilterWriter | None) -> bool:
+        filters = None if sieve is None else await sieve.prepare(node)
         try:
             await self._objects.write_node(node)
         except (AlreadyExistsError, CorruptionError):
             return False
+        if sieve is not None:
+            await sieve.put(node, filters)
         return True
 
 
@@ -433,6 +472,8 @@ def committed(
     tail = Tail(last.id, last.setsum, offset, seq_no, at_us)
     features = {BULK, PRODUCERS, *((COLUMNS,) if any(one.has_columns for one in staged) else ())}
     named = tree.append(manifest, pointers, next_tag(manifest, tail, entropy), features)
+    sets = {p.seq_no: one.set_of() for p, one in zip(pointers, staged, strict=True)}
+    named = with_filters(named, sets)
     extension = Extension() if named.cordwood is UNSET else named.cordwood
     extension = msgspec.structs.replace(extension, producers=producers)
     return msgspec.structs.replace(named, cordwood=extension)

@@ -9,7 +9,8 @@ setsum, and put. At most `AT_ONCE` are under way, and `AT_ONCE_BYTES` of them.
    the same length and the same link, which has the write id and the checksum of the whole file; a
    node, the same children.
 3. The setsums of what was copied add up to what the new manifest says.
-4. The manifest is created, as the last object: until then there is no log.
+4. The streams (log/roll.py) are as they were: open, or closed.
+5. The manifest is created, as the last object: until then there is no log.
 
 Crash anywhere, and copying again goes on where this one stopped. Two copies onto one name: one
 creates the manifest, or neither does. An object that vanishes was collected: then nothing is made.
@@ -39,9 +40,11 @@ from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cut import Cut, cut_for
 from cordwood.log.fetch import decode_table
-from cordwood.log.format import Fragment, Manifest, Node, NodePointer, WriterTag, encode
+from cordwood.log.format import STREAMS, Fragment, Manifest, Node, NodePointer, WriterTag, encode
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
+from cordwood.log.roll import bequeath
+from cordwood.log.sieve import copy_filters
 from cordwood.store.api import ServerCopies
 from cordwood.store.streams import as_generator
 
@@ -131,6 +134,7 @@ async def copy(
             code=Code.SETSUM_MISMATCH,
             hint="run `cordwood log scrub`; no log was created",
         )
+    await bequeath(source, target, incarnation, entropy)
     await target.create(copied)
     return report
 
@@ -227,6 +231,8 @@ class _Copier:
             await self._target.write_node(node)
         except (AlreadyExistsError, CorruptionError) as error:
             raise self._is_taken(node.path) from error
+        if STREAMS in self._copied.features:
+            await copy_filters(self._source, self._target, node.pointer())
         self._report.nodes += 1
 
     async def _copy_fragment(self, fragment: Fragment) -> None:

@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from cordwood.base.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
-from cordwood.log.format import ZERO, Fragment, Manifest, Node, NodePointer
+from cordwood.log.format import STREAMS, ZERO, Fragment, Manifest, Node, NodePointer
 from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
+from cordwood.log.sieve import FilterWriter
 
 Pointer = NodePointer | Fragment
 
@@ -101,6 +102,7 @@ async def make_cut(
 ) -> Cut | None:
     """`plan_cut`, with what it makes written: into the log itself, or into another one."""
     target = objects if into is None else into
+    sieve = FilterWriter(objects, into)
     budget = max_fragments
     while True:
         cut = await plan_cut(objects, manifest, offset, writer, budget)
@@ -113,7 +115,9 @@ async def make_cut(
             continue
         try:
             for node in cut.made:
+                filters = await sieve.prepare(node) if STREAMS in manifest.features else None
                 await target.write_node(node)
+                await sieve.put(node, filters)
         except (AlreadyExistsError, CorruptionError):
             # A node of another shape, or something damaged, has the name: keep a fragment more.
             offset = cut.dropped[-1].start

@@ -7,7 +7,8 @@ held no more.
 Two may do this at once, or one may sleep for a year in the middle of it, because for what is once
 unlinked the holds that count only become fewer (log/holds.py). So whoever looked earlier keeps more
 than it must and deletes nothing that is needed; and a HELD object that lists what is gone already
-is found empty the next time. Slots are kept in runs, however many there are.
+is found empty the next time. Slots are kept in runs, however many there are. The filters of a node
+(log/sieve.py) go with it.
 
 It must not sleep while the log is destroyed and another one gets its name: that one has the same
 slots. There is no conditional delete, so before each batch we look whether it is still the same log
@@ -26,7 +27,7 @@ from msgspec import Struct
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import CorruptionError, NotFoundError, StateError
 from cordwood.log import paths
-from cordwood.log.format import FORMAT, Manifest, NodePointer, decode, encode
+from cordwood.log.format import FORMAT, STREAMS, Manifest, NodePointer, decode, encode
 from cordwood.log.garbage import Upload, check_uploads
 from cordwood.log.holds import Hold, live_holds
 from cordwood.log.objects import LogObjects
@@ -174,13 +175,22 @@ class Deleter:
         for path in named:
             yield self._objects.key(path)
 
+    def _filters(self, keys: Iterable[str]) -> list[str]:
+        """The filters that belong to the nodes among these."""
+        prefix = self._objects.key("")
+        found = (key.removeprefix(prefix) for key in keys)
+        nodes = (path for path in found if path.startswith(paths.NODE_PREFIX))
+        return [self._objects.key(paths.filters(path)) for path in nodes]
+
     async def _delete_keys(self, keys: Iterator[str], total: int, garbage: Held) -> None:
         rate = self._rate
         step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
         count = 0
         while batch := list(islice(keys, step)):
-            _check_passed(self._objects.name, (await self._objects.load()).manifest, garbage)
-            await self._objects.store.delete(batch)
+            manifest = (await self._objects.load()).manifest
+            _check_passed(self._objects.name, manifest, garbage)
+            beside = self._filters(batch) if STREAMS in manifest.features else []
+            await self._objects.store.delete([*batch, *beside])
             count += len(batch)
             self.done.count += len(batch)
             if self._progress is not None:

@@ -48,6 +48,8 @@ SHOWN_MAX = 3
 ORDER = (
     "log/",
     paths.NODE_PREFIX,
+    paths.FILTER_PREFIX,
+    paths.STREAM_PREFIX,
     paths.CURSOR_PREFIX,
     "gc/",
     paths.PIN_PREFIX,

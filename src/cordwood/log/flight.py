@@ -31,6 +31,7 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
 from cordwood.log.batch import Batch
+from cordwood.log.filters import EMPTY, StreamSet, footer_text, streams_of
 from cordwood.log.format import ZERO, Fragment, Manifest
 from cordwood.log.recovery import Landed, Tail
 
@@ -69,10 +70,12 @@ class Flight:
     stage: Stage = Stage.FLYING
     error: BaseException | None = None
     task: asyncio.Task[Any] | None = field(default=None, repr=False)
+    streams: StreamSet | None = EMPTY
+    """Which it holds; None if they are too many to say."""
 
     def landed(self) -> Landed:
         """What recovery needs to know of a fragment it need not read."""
-        return Landed(self.fragment, self.link, self.has_columns)
+        return Landed(self.fragment, self.link, self.has_columns, self.streams)
 
 
 def build(
@@ -90,7 +93,8 @@ def build(
         prev_id=tail.id,
         prev_setsum=tail.setsum_hex or ZERO,
     )
-    data = fragments.encode(table, link, compression)
+    streams = streams_of(content.extra.get("stream"))
+    data = fragments.encode(table, link, compression, footer_text(streams, link.setsum))
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"a batch makes a fragment of {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",
@@ -99,7 +103,7 @@ def build(
         )
     seq_no = tail.next_seq_no
     pointer = fragments.pointer(link, seq_no, len(data))
-    return Flight(batch, seq_no, link, pointer, bool(content.extra)), data
+    return Flight(batch, seq_no, link, pointer, bool(content.extra), streams=streams), data
 
 
 def judge(

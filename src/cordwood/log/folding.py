@@ -3,18 +3,21 @@
 While a manifest is being swapped, the nodes that would make the next one smaller are put. They
 depend only on their children, which are immutable, so it does not matter whether that swap
 succeeds, or who swaps the manifest that names them. A node that is ready is offered to every
-manifest until the log has passed it by; if it is late, the root is longer until then.
+manifest until the log has passed it by; if it is late, the root is longer until then. Where the log
+has streams, a node's filters (log/sieve.py) are put right behind it, before a manifest names it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cordwood.base.errors import AlreadyExistsError, CordwoodError, CorruptionError
 from cordwood.log import tree
-from cordwood.log.format import Manifest, Node
+from cordwood.log.filters import StreamSet
+from cordwood.log.format import STREAMS, Fragment, Manifest, Node
 from cordwood.log.objects import LogObjects
+from cordwood.log.sieve import FilterWriter, with_filters
 
 Spawn = Callable[..., "asyncio.Task[None]"]
 """Starts a task that its writer owns: `spawn(function, *args)`."""
@@ -39,7 +42,18 @@ class Folder:
         self._failures = 0
         self._passes = 0
         """Manifests still to let go by before the next try."""
+        self._filters = FilterWriter(objects)
+        self._has_streams = False
+        """Whether nodes are to have filters."""
         self.tasks: set[asyncio.Task[None]] = set()
+
+    def learn(self, found: Iterable[tuple[Fragment, StreamSet | None]]) -> None:
+        """Which streams these fragments hold."""
+        self._filters.learn(found)
+
+    def with_filters(self, manifest: Manifest) -> Manifest:
+        """The manifest with what is known of its fragments' streams."""
+        return with_filters(manifest, self._filters.sets_of(manifest))
 
     def apply(self, manifest: Manifest) -> Manifest:
         """The manifest with every node that is ready and fits."""
@@ -60,19 +74,26 @@ class Folder:
         if self._passes:
             self._passes -= 1
             return
+        self._has_streams = STREAMS in manifest.features
+        if self._has_streams:
+            self._filters.learn_root(manifest)
         for node in _children_first(self._pending):
             manifest = tree.substitute(manifest, node) or manifest
         nodes = tree.fold(manifest, manifest.writer, taken=self._taken)
         for node in nodes[: tree.FOLD_NODES_MAX - len(self._pending)]:
             if node.path not in self._pending and node.path not in self._ready:
                 self._pending[node.path] = node
+                if self._has_streams:
+                    self._filters.expect(node)
                 task = self._spawn(self._write, node)
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
 
     async def _write(self, node: Node) -> None:
         try:
+            filters = await self._filters.prepare(node) if self._has_streams else None
             await self._objects.write_node(node)
+            await self._filters.put(node, filters)
         except (AlreadyExistsError, CorruptionError):
             self._taken.add(node.path)
         except CordwoodError:

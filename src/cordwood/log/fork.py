@@ -17,7 +17,7 @@ a. Create the fork's MANIFEST: *unborn*, without content, with a fresh incarnati
    holds in its name count.
 b. Load the parent's manifest. Write a hold into the parent and each ancestor that is shared.
 c. Read the parent's GARBAGE, then its MANIFEST: neither may be past what is shared. Else withdraw.
-d. Swap the unborn manifest for the finished one.
+d. Give it the parent's streams (log/roll.py), and swap the unborn manifest for the finished one.
 
 Why step c looks at the parent alone: a hold that stands when the parent is not yet past its start
 was there before the parent was unlinked that far, so the parent's sweep sees it. An ancestor may
@@ -51,6 +51,7 @@ from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, Write
 from cordwood.log.holds import ForkRecord, prove_not_collected
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
+from cordwood.log.roll import bequeath
 
 TRIES_MAX = 5
 """Times a fork from the oldest record on begins again because that was collected under it."""
@@ -86,6 +87,7 @@ async def fork(
             if start is not None:
                 raise
             continue
+        await bequeath(parent, child, incarnation, entropy)
         await _swap(child, finished, etag)
         return
     raise StateError(

@@ -59,7 +59,8 @@ GAPS = "gaps"
 GRACE = "grace"
 PRODUCERS = "producers"
 SEAL = "seal"
-KNOWN_FEATURES = frozenset({BULK, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL})
+STREAMS = "streams"
+KNOWN_FEATURES = frozenset({BULK, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL, STREAMS})
 
 STAGED_GRACES = 144
 """Grace intervals after which an upload that nobody committed is swept: a day, by default."""
@@ -205,6 +206,8 @@ class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """With `seal`: why and when the log ended."""
     producers: tuple[Producer, ...] | UnsetType = UNSET
     """With `producers`: the latest who committed in bulk, the latest last."""
+    filters: dict[str, str] | UnsetType = UNSET
+    """With `streams`: which streams the newest fragments hold, by slot (log/filters.py)."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

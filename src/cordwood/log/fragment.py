@@ -14,6 +14,8 @@ The footer's key-value metadata has one entry of ours, `cordwood`, a JSON object
     prev_setsum  that fragment's setsum; zero for the first
     xxh3         XXH3 (64 bits) of the whole file, computed with its sixteen digits as zeros
 
+and, where any record has a stream, `cordwood.streams`: the filter of log/filters.py.
+
 A fragment is adopted (log/recovery.py) only behind the predecessor it names. The checksum covers
 every byte, also those no record depends on, and is checked before the Parquet decoder sees the
 file. wal3 ignores the entry; a fragment without one comes from wal3.
@@ -54,6 +56,7 @@ from cordwood.store.api import Buffer
 Compression = Literal["none", "snappy", "lz4", "zstd"]
 
 LINK_KEY = b"cordwood"
+STREAMS_KEY = b"cordwood.streams"
 FOOTER_PEEK_BYTES = 64 * 1024
 """Enough to hold the footer of any fragment we write: it has one row group."""
 
@@ -92,10 +95,11 @@ def build_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
-    """The bytes of the fragment."""
+def encode(table: pa.Table, link: Link, compression: Compression, streams: str = "") -> bytes:
+    """The bytes of the fragment; `streams` is its filter."""
     # A buffer that surely holds it: growing one costs as much as encoding.
-    room = pa.allocate_buffer(table.nbytes + table.nbytes // 32 + 16 * table.num_rows + 2**16)
+    more = 2 * len(streams) + 2**16
+    room = pa.allocate_buffer(table.nbytes + table.nbytes // 32 + 16 * table.num_rows + more)
     sink = pa.FixedSizeBufferWriter(room)
     with pq.ParquetWriter(
         sink,
@@ -106,6 +110,8 @@ def encode(table: pa.Table, link: Link, compression: Compression) -> bytes:
         store_schema=False,
         column_encoding={name: how for name, how in _DELTA.items() if name in table.schema.names},
     ) as writer:
+        if streams:
+            writer.add_key_value_metadata({STREAMS_KEY: streams})
         writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
         writer.write_table(table, row_group_size=max(1, table.num_rows))
     view = memoryview(room).cast("B")[: sink.tell()]
@@ -258,6 +264,18 @@ def read_footer_link(tail: Buffer, path: str) -> Link | None:
         return None
     end = footer.find(b"}", at)
     return read_link({LINK_KEY: bytes(footer[at : end + 1])}, path)
+
+
+def read_footer_streams(tail: Buffer) -> str | None:
+    """The filter in the last bytes of a fragment; None if it is not there."""
+    footer = _footer(tail)
+    if footer is None or STREAMS_KEY not in footer:
+        return None
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(bytes(tail[-8 - len(footer) :]))).metadata
+        return bytes((metadata or {})[STREAMS_KEY]).decode()
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return None
 
 
 def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:

@@ -43,6 +43,8 @@ from cordwood.log.reader import NO_LIMITS, Limits, Reader
 from cordwood.log.recovery import BeforeNaming, find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.seal import Sealer
+from cordwood.log.streams import Streams
+from cordwood.log.watch import RollWatch
 from cordwood.log.writer import Writer
 from cordwood.store.api import check_key
 from cordwood.store.probe import verify_conditional_puts
@@ -110,6 +112,9 @@ class Log:
         self._objects = LogObjects(self.store, name)
         self.cursors = Cursors(self._objects, clock, entropy)
         """Named positions, which hold back collection."""
+        self._watch = RollWatch(self._objects, clock)
+        self.streams = Streams(self._objects, clock, entropy, self._watch)
+        """Which streams records may belong to."""
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -204,7 +209,8 @@ class Log:
                 await verify_conditional_puts(self.store)
 
         clock, entropy = self._clock, self._entropy
-        return Writer(self._objects, options, clock, entropy, prepare, before_naming)
+        watch = self._watch
+        return Writer(self._objects, options, clock, entropy, prepare, watch, before_naming)
 
     # Many who write at once.
 
@@ -219,8 +225,8 @@ class Log:
 
         Any number of processes may stage for one token, at once. Columns as for `append_arrow`.
         """
-        clock, entropy = self._clock, self._entropy
-        return await stage(self._objects, clock, entropy, data, token, compression)
+        clock, entropy, check = self._clock, self._entropy, self._watch.check
+        return await stage(self._objects, clock, entropy, data, token, compression, check)
 
     async def commit(
         self,

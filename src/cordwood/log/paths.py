@@ -5,6 +5,8 @@
     log/Uuid=<uuid>.parquet                                       a bulk upload
     snapshot/SNAPSHOT.<64 hex>                                    a node, named by its setsum; over
                                                                   uploads by its place as well
+    filter/FILTER.<64 hex>                                        which streams are below a node
+    stream/<32 hex>/<16 hex>.json                                 a change of the streams
     cursor/<name>.json                                            a cursor
     gc/GARBAGE                                                    what is being collected
     gc/HELD-<id>                                                  collected, but still held
@@ -41,6 +43,8 @@ INTENT_PREFIX = "intent/"
 PRODUCER_PREFIX = "producer/"
 UPLOAD_PREFIX = "log/Uuid="
 NODE_PREFIX = "snapshot/SNAPSHOT."
+FILTER_PREFIX = "filter/FILTER."
+STREAM_PREFIX = "stream/"
 
 SLOTS_PER_BUCKET = 4096
 
@@ -49,11 +53,15 @@ _UUID_NAME = re.compile(
     r"Uuid=([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.parquet"
 )
 _CURSOR = re.compile(r"cursor/([A-Za-z0-9_]+)\.json")
+_STREAM_CHANGE = re.compile(r"stream/[0-9a-f]{32}/([0-9a-f]{16})\.json")
+_U64_MAX = 2**64 - 1
 _PIN = re.compile(r"pin/([A-Za-z0-9_]+)\.json")
 _KNOWN = re.compile(
     r"log/Bucket=[0-9a-f]{16}/FragmentSeqNo=[0-9a-f]{16}\.parquet"
     r"|log/Uuid=[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.parquet"
     r"|snapshot/SNAPSHOT\.[0-9a-f]{64}"
+    r"|filter/FILTER\.[0-9a-f]{64}"
+    r"|stream/[0-9a-f]{32}/[0-9a-f]{16}\.json"
     r"|gc/(?:GARBAGE|CLOCK|UPLOADS|HELD-[^/]+)"
     r"|(?:cursor|pin)/[A-Za-z0-9_]+\.json"
     r"|fork/[0-9a-f]{32}\.json"
@@ -104,6 +112,27 @@ def placed_node(setsum_hex: str, start: int, limit: int) -> str:
 def is_node(path: str, setsum_hex: str, start: int, limit: int) -> bool:
     """Whether a node over this range may have this path."""
     return path in {node(setsum_hex), placed_node(setsum_hex, start, limit)}
+
+
+def filters(node_path: str) -> str:
+    """The path of the filters that belong to a node."""
+    return FILTER_PREFIX + node_path.removeprefix(NODE_PREFIX)
+
+
+def stream_changes(incarnation: str) -> str:
+    """Where the changes of the streams of this log lie, and of no other that had its name."""
+    return f"{STREAM_PREFIX}{incarnation}/"
+
+
+def stream_change(incarnation: str, number: int) -> str:
+    """The path of the change of the streams with this number: the latest is listed first."""
+    return f"{stream_changes(incarnation)}{_U64_MAX - number:016x}.json"
+
+
+def stream_change_number(path: str) -> int | None:
+    """The number of the change that a path names, or None if it is not one's."""
+    match = _STREAM_CHANGE.fullmatch(path)
+    return _U64_MAX - int(match[1], 16) if match else None
 
 
 def intent(kind: str, token: str) -> str:

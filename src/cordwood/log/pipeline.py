@@ -384,7 +384,8 @@ class Pipeline:
         try:
             if unlink is not None:
                 manifest = await self._without_garbage(manifest, unlink)
-            manifest = self._folder.apply(manifest)
+            self._folder.learn((flight.fragment, flight.streams) for flight in landed)
+            manifest = self._folder.with_filters(self._folder.apply(manifest))
             self._folder.start(manifest)
             etag = await self._objects.swap(manifest, self._etag)
         except CordwoodError:

@@ -7,13 +7,15 @@ keeps the files of an open reader for the log's grace interval.
 
 Costs: one GET for the manifest, one per tree node that overlaps the range (none at the tail), one
 per fragment. Every fragment is checked against its checksum and its setsum unless `verify=False`.
+Who reads one stream passes over the fragments that cannot hold it (log/sieve.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
@@ -29,10 +31,12 @@ from cordwood.base.errors import (
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.log import tree
 from cordwood.log.fetch import Ahead, fetch_table
-from cordwood.log.format import Fragment, NodePointer
+from cordwood.log.filters import Filter
+from cordwood.log.format import STREAMS, Fragment, NodePointer
 from cordwood.log.objects import LogObjects
 from cordwood.log.pins import load_pin
-from cordwood.log.records import Record, iter_records
+from cordwood.log.records import STREAM, Record, check_record, iter_records
+from cordwood.log.sieve import Sieve, root_sets
 
 T = TypeVar("T")
 
@@ -45,6 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Where a read ends. Every limit that is given holds; a scan gives at least one fragment."""
 
     max_records: int | None = None
+    """Where one stream is read, of that stream."""
     max_bytes: int | None = None
     """Of fragment files, as stored."""
     max_files: int | None = None
@@ -74,6 +79,10 @@ class View(NamedTuple):
     next_offset: int
     is_final: bool
     """Whether nothing can follow: the log is sealed, or this is what a pin holds."""
+    sets: Mapping[int, Filter] = MappingProxyType({})
+    """Which streams fragments among the pointers hold, by slot, where that is known."""
+    has_filters: bool = False
+    """Whether it is worth looking for the filters of nodes."""
 
 
 class Reader:
@@ -92,9 +101,13 @@ class Reader:
         manifest, etag = await self._objects.load()
         if self._pin is not None:
             pin = await load_pin(self._objects, self._pin)
-            return View(pin.pointers, pin.start, pin.limit, is_final=True), etag
+            has_filters = STREAMS in manifest.features
+            view = View(pin.pointers, pin.start, pin.limit, is_final=True, has_filters=has_filters)
+            return view, etag
         bounds = manifest.oldest_offset, manifest.next_offset
-        return View(tree.roots(manifest), *bounds, manifest.seal is not None), etag
+        is_final, has_filters = manifest.seal is not None, STREAMS in manifest.features
+        sets = root_sets(manifest)
+        return View(tree.roots(manifest), *bounds, is_final, sets, has_filters), etag
 
     async def __aenter__(self) -> Self:
         await self._load()
@@ -105,11 +118,18 @@ class Reader:
 
     # Fragments.
 
-    async def scan(self, start: int | None = None, limits: Limits = NO_LIMITS) -> list[Fragment]:
+    async def scan(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        stream: str | None = None,
+    ) -> list[Fragment]:
         """The fragments that hold the records from `start` on, oldest first.
 
         The first may begin before `start`, the last may end after the limit; at least one is given
-        if there is any. Without `start`, from the oldest record.
+        if there is any. Without `start`, from the oldest record. With `stream`, those that may hold
+        records of it.
 
         Raises:
             CollectedError: `start` has been collected.
@@ -117,7 +137,7 @@ class Reader:
         view, _ = await self._load()
 
         async def select() -> list[Fragment]:
-            return [f async for f in self._limited(view, start, limits)]
+            return [f async for f in self._limited(view, start, limits, stream)]
 
         return await self._unless_collected(select(), view)
 
@@ -144,15 +164,18 @@ class Reader:
         limits: Limits = NO_LIMITS,
         *,
         verify: bool | None = None,
+        stream: str | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Record batches with exactly the records asked for, in order; one per fragment.
+
+        With `stream`, only records of that stream, open or closed.
 
         Raises:
             CollectedError: `start` has been collected, also while reading.
             CorruptionError: a fragment is missing or damaged.
         """
         view, _ = await self._load()
-        async with aclosing(self._read(view, start, limits, verify)) as batches:
+        async with aclosing(self._read(view, start, limits, verify, stream)) as batches:
             while (batch := await self._unless_collected(anext(batches, None), view)) is not None:
                 yield batch
 
@@ -162,15 +185,18 @@ class Reader:
         limits: Limits = NO_LIMITS,
         *,
         verify: bool | None = None,
+        stream: str | None = None,
     ) -> AsyncGenerator[Record, None]:
         """Records, in order. As `read_arrow` otherwise."""
-        async with aclosing(self.read_arrow(start, limits, verify=verify)) as batches:
+        async with aclosing(
+            self.read_arrow(start, limits, verify=verify, stream=stream)
+        ) as batches:
             async for batch in batches:
                 for record in iter_records(batch):
                     yield record
 
     async def tail(
-        self, start: int | None = None, *, verify: bool | None = None
+        self, start: int | None = None, *, verify: bool | None = None, stream: str | None = None
     ) -> AsyncGenerator[Record, None]:
         """Records from `start` on, for ever: waits for more at the end. Leave the loop to stop.
 
@@ -178,13 +204,13 @@ class Reader:
         Without `start`, from the end of the log as it is now. While nothing comes it costs one HEAD
         per poll.
         """
-        async with aclosing(self.tail_arrow(start, verify=verify)) as batches:
+        async with aclosing(self.tail_arrow(start, verify=verify, stream=stream)) as batches:
             async for batch in batches:
                 for record in iter_records(batch):
                     yield record
 
     async def tail_arrow(
-        self, start: int | None = None, *, verify: bool | None = None
+        self, start: int | None = None, *, verify: bool | None = None, stream: str | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """As `tail`, in record batches."""
         view, etag = await self._load()
@@ -193,7 +219,8 @@ class Reader:
         while True:
             if position < view.next_offset:
                 poll_s = POLL_MIN_S
-                async with aclosing(self._read(view, position, NO_LIMITS, verify)) as batches:
+                work = self._read(view, position, NO_LIMITS, verify, stream)
+                async with aclosing(work) as batches:
                     while True:
                         batch = await self._unless_collected(anext(batches, None), view)
                         if batch is None:
@@ -214,11 +241,18 @@ class Reader:
     # Below: ranges.
 
     async def _limited(
-        self, view: View, start: int | None, limits: Limits
+        self, view: View, start: int | None, limits: Limits, stream: str | None = None
     ) -> AsyncGenerator[Fragment, None]:
+        if stream is not None:
+            check_record(b"", stream=stream)
+            # How many records of a stream a fragment has is known when it is read.
+            limits = msgspec.structs.replace(limits, max_records=None)
         begin, end = await self._bounds(view, start, limits)
         num_files = num_bytes = 0
-        async with aclosing(self._objects.walk(view.pointers, begin, end)) as walk:
+        found = self._objects.walk(view.pointers, begin, end)
+        if stream is not None and view.has_filters:
+            found = Sieve(self._objects, stream).sift(view.pointers, view.sets, begin, end)
+        async with aclosing(found) as walk:
             async for fragment in walk:
                 num_files += 1
                 num_bytes += fragment.num_bytes
@@ -250,23 +284,34 @@ class Reader:
         return begin, max(begin, end)
 
     async def _read(
-        self, view: View, start: int | None, limits: Limits, verify: bool | None
+        self,
+        view: View,
+        start: int | None,
+        limits: Limits,
+        verify: bool | None,
+        stream: str | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
+        left = OFFSET_LIMIT - 1
+        if stream is not None and limits.max_records is not None:
+            left, limits = limits.max_records, msgspec.structs.replace(limits, max_records=None)
         begin, end = await self._bounds(view, start, limits)
         within = msgspec.structs.replace(
             limits, limit_offset=end, max_records=None, start_time_us=None, limit_time_us=None
         )
         ahead = Ahead(self._objects, verify=self._checks(verify))
         try:
-            async with aclosing(self._limited(view, begin, within)) as selected:
-                fragment = await anext(selected, None)
-                while fragment is not None or ahead.fragments:
+            async with aclosing(self._limited(view, begin, within, stream)) as selected:
+                fragment = await anext(selected, None) if left else None
+                while (fragment is not None or ahead.fragments) and left:
                     while fragment is not None and not ahead.is_full:
                         ahead.add(fragment)
                         fragment = await anext(selected, None)
                     covered = ahead.fragments[0]
-                    for batch in _cut(await ahead.take(), covered, begin, end):
-                        yield batch
+                    for rows in _cut(await ahead.take(), covered, begin, end):
+                        batch = rows if stream is None else _of_stream(rows, stream).slice(0, left)
+                        if batch.num_rows:
+                            left -= batch.num_rows
+                            yield batch
         finally:
             await ahead.drop()
 
@@ -342,3 +387,10 @@ def _cut(table: pa.Table, fragment: Fragment, begin: int, end: int) -> list[pa.R
     last = min(fragment.limit, end) - fragment.start
     rows: list[pa.RecordBatch] = table.slice(first, max(0, last - first)).to_batches()
     return [batch for batch in rows if batch.num_rows]
+
+
+def _of_stream(batch: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    """The rows of a batch that belong to a stream."""
+    if STREAM.name not in batch.schema.names:
+        return batch.slice(0, 0)
+    return batch.filter(pc.equal(batch.column(STREAM.name), stream))

@@ -170,6 +170,25 @@ def content_of_bodies(bodies: Iterable[bytes]) -> Content:
     return Content(body, {}, num_bytes)
 
 
+def in_stream(content: Content, stream: str) -> Content:
+    """The same records, as those of a stream."""
+    count = len(content)
+    extra = {
+        "key": pa.nulls(count, KEY.type),
+        "headers": pa.nulls(count, HEADERS_TYPE),
+        "stream": pa.repeat(pa.scalar(stream, STREAM.type), count),
+    }
+    return Content(content.body, extra, content.num_bytes + count * len(stream.encode()))
+
+
+def stream_names(content: Content) -> list[str]:
+    """The streams that the records belong to, each once."""
+    column = content.extra.get("stream")
+    if column is None or column.null_count == len(column):
+        return []
+    return list(column.unique().drop_null().to_pylist())
+
+
 def content_of_arrow(data: pa.Table | pa.RecordBatch) -> Content:
     """Columns from Arrow data: `body`, and optionally `key`, `headers`, `stream`.
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import msgspec
@@ -50,8 +50,10 @@ from cordwood.base.errors import (
 from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
+from cordwood.log.filters import EMPTY, StreamSet, streams_of
 from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
 from cordwood.log.objects import Loaded, LogObjects
+from cordwood.log.sieve import with_filters
 
 SWAPS_MAX = 3
 """Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
@@ -118,6 +120,7 @@ class Landed(NamedTuple):
     fragment: Fragment
     link: fragments.Link
     has_columns: bool
+    streams: StreamSet | None = EMPTY
 
 
 @dataclass(slots=True)
@@ -129,6 +132,8 @@ class Run:
     found: list[str]
     """Paths of the adopted that were found by reading (rule 5)."""
     has_columns: bool = False
+    sets: dict[int, StreamSet | None] = field(default_factory=dict)
+    """Which streams the adopted hold, by slot."""
     is_whole: bool = False
     """Whether it ends at an empty slot."""
 
@@ -182,6 +187,7 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
         if landed is not None:
             run.adopted.append(landed.fragment)
             run.has_columns |= landed.has_columns
+            run.sets[landed.fragment.seq_no] = landed.streams
             run.tail = run.tail.after(landed.link, seq_no - 1)
     run.tail = run.tail._replace(next_seq_no=seq_no)
     return run
@@ -223,12 +229,13 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
         # Never acknowledged, and unreadable: nothing can be made of it.
         return None
     has_columns = table.num_columns > 3
+    streams = streams_of(table.column("stream")) if "stream" in table.schema.names else EMPTY
     if link is not None:
         # What no manifest may name is void, too.
         is_nameable = len(data) <= FRAGMENT_BYTES_MAX and link.at < OFFSET_LIMIT
         if not is_nameable or not run.tail.is_followed_by(link):
             return None
-        return Landed(fragments.pointer(link, seq_no, len(data)), link, has_columns)
+        return Landed(fragments.pointer(link, seq_no, len(data)), link, has_columns, streams)
     try:
         pointer = fragments.foreign_pointer(table, seq_no, len(data)) if is_first else None
     except CorruptionError:
@@ -240,7 +247,7 @@ def _examine(data: bytes, seq_no: int, run: Run, *, is_first: bool) -> Landed | 
     stand_in = fragments.Link(
         "", pointer.start, pointer.limit, at_us, pointer.setsum_hex, run.tail.id, ""
     )
-    return Landed(pointer, stand_in, has_columns)
+    return Landed(pointer, stand_in, has_columns, streams)
 
 
 async def find_ground(
@@ -265,7 +272,7 @@ async def find_ground(
         await objects.sync(run.found)
         if before_naming is not None:
             await before_naming(manifest.next_offset)
-        adopted = fold(adopt(manifest, run, entropy))
+        adopted = with_filters(fold(adopt(manifest, run, entropy)), run.sets)
         try:
             etag = await objects.swap(adopted, etag)
         except ConflictError:

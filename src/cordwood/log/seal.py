@@ -56,6 +56,7 @@ from cordwood.log.format import (
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Ground, Tail, find_ground, next_tag
+from cordwood.log.roll import bequeath
 
 TEXT_BYTES_MAX = 1024
 """Of a reason, and of where a log went: they are in every later manifest."""
@@ -113,6 +114,7 @@ class Sealer:
                 code=Code.SEALED,
                 hint="a seal does not change; copy the log instead",
             )
+        await bequeath(self._objects, other, continuation_of(here), self._entropy)
         try:
             await other.create(self._continuation(here))
         except AlreadyExistsError:

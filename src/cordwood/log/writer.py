@@ -2,15 +2,16 @@
 
 It checks what is given, puts it into the queue (log/batch.py), and hands back a future; the
 pipeline (log/pipeline.py) does the rest. `append` is a plain function: nothing is awaited, and no
-task is made, per record.
+task is made, per record. Records of streams pass a gate (log/gate.py) on their way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from copy import copy
 from enum import Enum
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ import pyarrow as pa
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, CordwoodError, StateError
 from cordwood.base.limits import RECORD_BYTES_MAX
-from cordwood.log.batch import Queue
+from cordwood.log.batch import FullRow, Queue
+from cordwood.log.gate import Gate
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pipeline import Pipeline
@@ -29,8 +31,11 @@ from cordwood.log.records import (
     check_record,
     content_of_arrow,
     content_of_bodies,
+    in_stream,
+    stream_names,
 )
 from cordwood.log.recovery import BeforeNaming
+from cordwood.log.watch import RollWatch
 
 ROW_BYTES = 16
 """What a record costs beside its body (offset, timestamp): bounds batches of empty records."""
@@ -58,9 +63,11 @@ class Writer:
         clock: Clock,
         entropy: Entropy,
         prepare: Callable[[], Coroutine[Any, Any, None]],
+        watch: RollWatch,
         before_naming: BeforeNaming | None = None,
     ) -> None:
         """Not open yet. `prepare` runs first when it is opened (it may create the log)."""
+        self._gate = Gate(watch)
         self._prepare = prepare
         self._life = _Life.NEW
         self._why: StateError | None = None
@@ -105,12 +112,15 @@ class Writer:
         """Wait until everything appended is durable or has failed; then no more is taken."""
         if self._life in {_Life.OPEN, _Life.CLOSING}:
             self._life = _Life.CLOSING
+            await self._gate.flush()
             await self._pipeline.drain()
         self._life = _Life.CLOSED
+        await self._gate.stop(self._not_open())
         await self._pipeline.stop()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
+        await self._gate.flush()
         await self._pipeline.flush()
 
     async def __aenter__(self) -> Self:
@@ -146,7 +156,8 @@ class Writer:
             StateError: the writer is not open, or found the log sealed.
 
         The future raises StoreError if the record was certainly not written, StateError if it was
-        not because the log is sealed, and UncertainError if nobody can know.
+        not because the log is sealed or the stream is not open, and UncertainError if nobody can
+        know.
         """
         if self._life is not _Life.OPEN:
             raise self._not_open()
@@ -158,7 +169,16 @@ class Writer:
             num_bytes = check_record(body, key, headers, stream) + ROW_BYTES
             body = bytes(body)
         queue.admit(num_bytes)
-        future = self._loop.create_future()
+        future: asyncio.Future[int] = self._loop.create_future()
+        gate = self._gate
+        if stream is not None or gate.line:
+            names = () if stream is None else (stream,)
+            if not gate.passes(names):
+                row = (body, key, None if headers is None else dict(headers), stream)
+                self._wait(
+                    names, future, num_bytes, partial(self._take_row, row, num_bytes, future)
+                )
+                return future
         if is_plain:
             queue.open.add_row(body, num_bytes, future)
         else:
@@ -170,12 +190,17 @@ class Writer:
             self._pipeline.arm()
         return future
 
-    def append_many(self, bodies: Sequence[bytes]) -> asyncio.Future[int]:
+    def append_many(
+        self, bodies: Sequence[bytes], *, stream: str | None = None
+    ) -> asyncio.Future[int]:
         """Append records as one atomic batch; await the result for the first one's offset.
 
         All of them are in one fragment: readers see all or none. As `append` otherwise.
         """
-        return self._append_block(lambda: content_of_bodies(bodies))
+        if stream is None:
+            return self._append_block(lambda: content_of_bodies(bodies))
+        check_record(b"", stream=stream)
+        return self._append_block(lambda: in_stream(content_of_bodies(bodies), stream))
 
     def append_arrow(self, data: pa.Table | pa.RecordBatch) -> asyncio.Future[int]:
         """Append Arrow data as one atomic batch; await the result for the first record's offset.
@@ -193,13 +218,54 @@ class Writer:
         check_batch(len(content), content.num_bytes)
         self._queue.admit(content.num_bytes)
         future: asyncio.Future[int] = self._loop.create_future()
+        names = stream_names(content)
+        if self._gate.passes(names):
+            self._take_block(content, future)
+        else:
+            enter = partial(self._take_block, content, future)
+            self._wait(names, future, content.num_bytes, enter)
+        return future
+
+    def _take_row(self, row: FullRow, num_bytes: int, future: asyncio.Future[int]) -> None:
+        """A record that waited at the gate."""
+        if row[1:] == (None, None, None):
+            self._queue.open.add_row(row[0], num_bytes, future)
+        else:
+            self._queue.open.add_full_row(row, num_bytes, future)
+        if self._queue.close_if_full():
+            self._pipeline.arm_now()
+        elif self._pipeline.timer is None:
+            self._pipeline.arm()
+
+    def _take_block(self, content: Content, future: asyncio.Future[int]) -> None:
         self._queue.open_for_block(content.num_bytes).add_block(content, future)
         self._queue.close_if_full()
         if self._queue.has_full:
             self._pipeline.arm_now()
         else:
             self._pipeline.arm()
-        return future
+
+    def _wait(
+        self,
+        names: Collection[str],
+        future: asyncio.Future[int],
+        num_bytes: int,
+        enter: Callable[[], None],
+    ) -> None:
+        """Have it wait at the gate. Its bytes count already."""
+
+        def refuse(error: BaseException) -> None:
+            self._queue.release(num_bytes)
+            if not future.done():
+                future.set_exception(error)
+
+        def take() -> None:
+            if self._life in {_Life.OPEN, _Life.CLOSING}:
+                enter()
+            else:
+                refuse(self._not_open())
+
+        self._gate.wait(names, take, refuse)
 
     def _end(self, why: StateError | None) -> None:
         """The pipeline broke down or found the log sealed; everybody who waits is told."""

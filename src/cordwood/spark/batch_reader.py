@@ -79,7 +79,8 @@ class FragmentsReader(DataSourceReader):
         settle()
         if not isinstance(partition, Split):
             return
-        found = [(work.log, f) for work in partition.works for f in fragments_of(work)]
+        stream = self._options.stream
+        found = [(work.log, f) for work in partition.works for f in fragments_of(work, stream)]
         columns: dict[str, list[Any]] = {
             "log": [log for log, _ in found],
             "path": [f.path for _, f in found],

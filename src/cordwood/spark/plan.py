@@ -2,13 +2,16 @@
 
 The range is fixed by the one manifest that was loaded, so a read sees what was there then: all of
 an append or nothing of it, and nothing that comes later. Nodes no larger than a split are not
-opened; the task that gets one does that. So planning costs as much as there are splits.
+opened; the task that gets one does that. So planning costs as much as there are splits. Where one
+stream is read, what cannot hold it is left out here, and below the nodes that are left, by the
+tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -17,10 +20,12 @@ from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import Code, CollectedError, NotFoundError
 from cordwood.log import tree
 from cordwood.log.catalogue import logs_in
-from cordwood.log.format import Fragment, Manifest
+from cordwood.log.filters import Filter
+from cordwood.log.format import Fragment, Manifest, NodePointer
 from cordwood.log.log import Log
 from cordwood.log.pins import Pin
 from cordwood.log.reader import Limits, Reader, View
+from cordwood.log.sieve import Sieve
 from cordwood.spark.options import Frozen, Place, ReadOptions
 from cordwood.spark.pins import make_pin
 from cordwood.spark.splits import Hold, Pointer, Split, Work, cut
@@ -50,29 +55,54 @@ class Planner(Reader):
         begin, end = await self._unless_collected(self._bounds(view, start, limits), view)
         return view, begin, end
 
-    async def range(self, view: View, begin: int, end: int, node_bytes: int) -> Work:
-        """A range of what was seen. Nodes with more than `node_bytes` below them are opened."""
-        opening = self._open(view.pointers, begin, end, node_bytes)
+    async def range(
+        self, view: View, begin: int, end: int, node_bytes: int, stream: str | None = None
+    ) -> Work:
+        """A range of what was seen. Nodes with more than `node_bytes` below them are opened.
+
+        With `stream`, without what cannot hold it: a filter is read for each node that is left.
+        """
+        sieve = None
+        if stream is not None and view.has_filters:
+            sieve = Sieve(self._objects, stream)
+        opening = self._open(view.pointers, begin, end, node_bytes, sieve, view.sets)
         pointers = await self._unless_collected(opening, view)
         log = self._log
         whole = Work(log.store.url, log.name, self._objects.ancestors, begin, end, (), ())
-        return whole.only(pointers)
+        return msgspec.structs.replace(whole.only(pointers), is_sifted=sieve is not None)
 
     async def _open(
-        self, pointers: Sequence[Pointer], begin: int, end: int, node_bytes: int
+        self,
+        pointers: Sequence[Pointer],
+        begin: int,
+        end: int,
+        node_bytes: int,
+        sieve: Sieve | None,
+        sets: Mapping[int, Filter] = MappingProxyType({}),
     ) -> list[Pointer]:
         """The pointers of `[begin, end)`; nodes that are large, or only partly in it, opened."""
 
         async def open_one(pointer: Pointer) -> list[Pointer]:
+            if sieve is not None and not sieve.may_hold(pointer, sets):
+                return []
             is_inside = begin <= pointer.start and pointer.limit <= end
-            if isinstance(pointer, Fragment) or (is_inside and pointer.num_bytes <= node_bytes):
+            if isinstance(pointer, Fragment):
                 return [pointer]
+            if is_inside and pointer.num_bytes <= node_bytes:
+                return [] if sieve is not None and await self._denied(sieve, pointer) else [pointer]
             async with self._turns:
-                node = await self._objects.read_node(pointer)
-            return await self._open(node.children, begin, end, node_bytes)
+                if sieve is not None:
+                    below = await sieve.open(pointer)
+                else:
+                    below = (await self._objects.read_node(pointer)).children
+            return await self._open(below, begin, end, node_bytes, sieve)
 
         parts = await asyncio.gather(*map(open_one, tree.overlapping(pointers, begin, end)))
         return [pointer for part in parts for pointer in part]
+
+    async def _denied(self, sieve: Sieve, pointer: NodePointer) -> bool:
+        async with self._turns:
+            return await sieve.denies(pointer)
 
 
 async def find(place: Place) -> list[Log]:
@@ -124,7 +154,7 @@ async def _thaw(part: Frozen, options: ReadOptions) -> Work:
     """A range that was fixed before."""
     planner = Planner(Log(Store(options.place.store), part.log), pin=part.pin)
     view, begin, end = await planner.bounds(part.begin, Limits(limit_offset=part.end))
-    work = await planner.range(view, begin, end, options.split_bytes)
+    work = await planner.range(view, begin, end, options.split_bytes, options.stream)
     if part.pin is None:
         return work
     return _held(work, part.pin, options.pin_ttl_s, by_tasks=False)
@@ -148,7 +178,8 @@ async def freeze(log: Log, options: ReadOptions) -> tuple[Work, Pin | None]:
         try:
             if begin < end and options.pin is None and options.pin_ttl_s:
                 pin = await make_pin(log, begin, end, options.pin_ttl_s)
-            return await planner.range(view, begin, end, options.split_bytes), pin
+            wanted = options.split_bytes, options.stream
+            return await planner.range(view, begin, end, *wanted), pin
         except CollectedError:
             if start is not None or pause_s is None:
                 raise

@@ -50,6 +50,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     nodes: tuple[NodePointer, ...]
     fragments: tuple[Fragment, ...]
     hold: Hold | None = None
+    is_sifted: bool = False
+    """Whether one stream is read, and what cannot hold it was left out, and is to be."""
 
     @property
     def pointers(self) -> list[Pointer]:

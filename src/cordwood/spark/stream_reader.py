@@ -331,8 +331,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{position.offset}: an older state of it was restored",
                         hint="start the query with a checkpoint of its own",
                     )
-                size = self._options.split_bytes
-                works.append(await planner.range(view, begin, position.offset, size))
+                wanted = self._options.split_bytes, self._options.stream
+                works.append(await planner.range(view, begin, position.offset, *wanted))
         return cut(works, self._options.split_bytes)
 
     def _log(self, name: str) -> Log:

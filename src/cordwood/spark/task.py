@@ -41,6 +41,7 @@ from cordwood.log.columns import fetch_columns
 from cordwood.log.format import Fragment, NodePointer
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
+from cordwood.log.sieve import Sieve
 from cordwood.spark.options import ReadOptions
 from cordwood.spark.pins import Renewal
 from cordwood.spark.schema import STREAM, Projection
@@ -86,12 +87,19 @@ def read_split(
             yield from reader.batches()
 
 
-def fragments_of(work: Work) -> Iterator[Fragment]:
-    """The fragments of a part of a log, in order. One GET for each node above them."""
+def fragments_of(work: Work, stream: str | None = None) -> Iterator[Fragment]:
+    """The fragments of a part of a log, in order. One GET for each node above them.
+
+    With `stream`, without those that cannot hold it, where that can be told.
+    """
     objects = work.objects(open_store(work.store))
+    sieve = Sieve(objects, stream) if stream is not None and work.is_sifted else None
 
     async def walk(pointer: NodePointer) -> list[Fragment]:
-        return [fragment async for fragment in objects.walk([pointer], work.begin, work.end)]
+        found = objects.walk([pointer], work.begin, work.end)
+        if sieve is not None:
+            found = sieve.sift([pointer], {}, work.begin, work.end)
+        return [fragment async for fragment in found]
 
     with explained(work, objects):
         for pointer in work.pointers:
@@ -201,7 +209,7 @@ class WorkReader:
                 answer.cancel()
 
     def _fragments(self) -> Iterator[Fragment]:
-        for fragment in fragments_of(self.work):
+        for fragment in fragments_of(self.work, self._stream):
             if self._renewal is not None:
                 portal.current().run(self._renewal.renew_if_due())
             yield fragment

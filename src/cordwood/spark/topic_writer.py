@@ -29,6 +29,7 @@ from cordwood.spark.task import settle
 from cordwood.spark.topic_place import TopicOptions, parse
 from cordwood.spark.writing import is_headers, is_text, refuse_overwrite
 from cordwood.topics.engine import WORKERS, Engine, Sending
+from cordwood.topics.logged import LoggedPartition
 from cordwood.topics.reserved import stored
 from cordwood.topics.routing import Router
 from cordwood.topics.rows import columns_of_arrow
@@ -52,7 +53,9 @@ class TopicBatchWriter(DataSourceArrowWriter):
         refuse_overwrite(overwrite)
         check_schema(schema)
         self._options = parse(options, "write")
-        self._options.partitions()
+        first = self._options.partitions()[0]
+        if isinstance(first, LoggedPartition):
+            first.check_own()
         app_id = self._options.app_id
         if app_id is None:
             self._token = Token(SYSTEM_ENTROPY.token(), once=True)
@@ -158,6 +161,7 @@ class _Uploading:
 
     def __init__(self, options: TopicOptions, token: Token) -> None:
         self._partitions = options.partitions()
+        self._partitions[0].check_own()
         self._router = Router(self._partitions[0].config, WORKERS)
         self._most = options.fragment_bytes
         self._token = token

@@ -81,6 +81,10 @@ class Disk:
         """What is under this name; a symbolic link is not followed."""
         return _file_stat(os.stat(path, follow_symlinks=False))
 
+    def inode(self, path: str) -> int:
+        """The number of the file under this name; two that are there have two numbers."""
+        return os.stat(path, follow_symlinks=False).st_ino
+
     def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, Buffer]:
         """A regular file's stat, and its bytes from `start` on, at most `length` of them.
 
@@ -318,6 +322,8 @@ class _File:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._closing = finalize(self, os.close, descriptor)
+        # When the program ends the system closes it, and not while a thread still writes to it.
+        self._closing.atexit = False
 
     def stat(self) -> FileStat:
         return _file_stat(os.fstat(self._descriptor))
@@ -329,13 +335,15 @@ class _File:
         if len(parts) == 1 and os.pwrite(self._descriptor, parts[0], offset) == len(parts[0]):
             return
         views = [memoryview(part).cast("B") for part in parts]
-        while views:
-            done = os.pwritev(self._descriptor, views[:_VECTOR_MAX], offset)
+        first = 0
+        while first < len(views):
+            done = os.pwritev(self._descriptor, views[first : first + _VECTOR_MAX], offset)
             offset += done
-            while views and done >= len(views[0]):
-                done -= len(views.pop(0))
+            while first < len(views) and done >= len(views[first]):
+                done -= len(views[first])
+                first += 1
             if done:
-                views[0] = views[0][done:]
+                views[first] = views[first][done:]
 
     def allocate(self, size_bytes: int) -> bool:
         try:
@@ -347,7 +355,7 @@ class _File:
         return True
 
     def sync(self) -> None:
-        if hasattr(fcntl, "F_FULLFSYNC"):
+        if _HAS_FULL_SYNC:
             _fsync(self._descriptor)
         else:
             os.fdatasync(self._descriptor)
@@ -367,6 +375,7 @@ class _File:
         self._closing()
 
 
+_HAS_FULL_SYNC = hasattr(fcntl, "F_FULLFSYNC")
 _VECTOR_MAX = 512
 """Parts that one call writes; the system's own limit is 1024."""
 _CANNOT_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -483,9 +492,11 @@ def _read_fully(descriptor: int, start: int, wanted: int) -> Buffer:
     time, the faults of touching it first cost as much as the reading.
     """
     if wanted < _POOLED_BYTES_MIN:
-        data = os.pread(descriptor, max(0, wanted), start)
-        if len(data) == wanted or not data:
-            return data
+        data = more = os.pread(descriptor, max(0, wanted), start)
+        while more and len(data) < wanted:
+            more = os.pread(descriptor, wanted - len(data), start + len(data))
+            data += more
+        return data
     room = memoryview(pa.allocate_buffer(max(0, wanted))).cast("B")
     done = 0
     while done < wanted:

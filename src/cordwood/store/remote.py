@@ -374,12 +374,12 @@ def _restore(url: str, arguments: dict[str, Any]) -> RemoteStore:
 def open_remote(
     location: Location,
     *,
-    hedge: bool = False,
+    hedge: bool = True,
     hedges_per_s: float = HEDGES_PER_S,
     deadline_s: float = DEADLINE_S,
     **options: Any,
 ) -> ObjectStore:
-    """A remote store as users get it: repeated where it may be, hedged if asked for."""
+    """A remote store as users get it: repeated where it may be, asked twice where it is slow."""
     store = RetryingStore(RemoteStore(location.url, **options), deadline_s=deadline_s)
     return HedgedStore(store, hedges_per_s=hedges_per_s) if hedge else store
 

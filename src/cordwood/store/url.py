@@ -5,7 +5,7 @@ the first call builds the back end::
 
     memory:           MemoryStore
     file:             DirectoryStore
-    s3: gs: az:       RemoteStore, in a RetryingStore, in a HedgedStore if asked for
+    s3: gs: az:       RemoteStore, in a RetryingStore, in a HedgedStore unless that is not wanted
 
 It may be shared by threads and event loops, compared, hashed and pickled, all by its URL. A pickle
 carries the URL and the options (with any credentials given as options; those in the environment
@@ -49,8 +49,9 @@ class Store:
         Args:
             url: `memory:`, `memory:name`, `file:///dir` or a path, `s3://bucket/prefix`,
                 `gs://bucket/prefix`, `az://container/prefix`.
-            options: for a remote store only. `hedge=True` asks again where an answer is slow
-                (`hedges_per_s` bounds how often), `deadline_s` bounds the retrying of one call;
+            options: for a remote store only. Where an answer is slow it asks again, within the
+                budget `hedges_per_s` (`hedge=False` does not), `deadline_s` bounds the retrying of
+                one call;
                 `timeout_s`, `bulk_timeout_s`, `connect_timeout_s` bound one request; the rest,
                 such as `endpoint`, `region`, `access_key_id`, goes to the client library.
 

@@ -12,9 +12,10 @@ from cordwood.log.cursors import Witness
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
+from cordwood.log.roll import Stream
 from cordwood.store.url import Store
 from cordwood.sync.fleet import Fleet, members, survey
-from cordwood.sync.log import Cursors, Log, Pin, Reader, Writer
+from cordwood.sync.log import Cursors, Log, Pin, Reader, Streams, Writer
 from cordwood.sync.pipeline import (
     Delta,
     Pipeline,
@@ -43,6 +44,8 @@ __all__ = [
     "Setsum",
     "Staged",
     "Store",
+    "Stream",
+    "Streams",
     "Table",
     "Token",
     "TopicRecord",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -19,6 +19,7 @@ from cordwood.log import cursors as async_cursors
 from cordwood.log import log as async_log
 from cordwood.log import pins as async_pins
 from cordwood.log import reader as async_reader
+from cordwood.log import streams as async_streams
 from cordwood.log import writer as async_writer
 from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
@@ -34,6 +35,7 @@ from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.log.records import Headers, Record, check_record, iter_records
 from cordwood.log.recovery import BeforeNaming
+from cordwood.log.roll import Stream
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.store.url import Store
 
@@ -179,6 +181,11 @@ class Log:
         """Named positions, which hold back collection."""
         return Cursors(self._log.cursors)
 
+    @property
+    def streams(self) -> Streams:
+        """Which streams records may belong to."""
+        return Streams(self._log.streams)
+
     def pin(self, name: str, start: int, limit: int, *, ttl_s: int = 3_600) -> Pin:
         """Keep the files of `[start, limit)` for `ttl_s` seconds, while collection goes on."""
         return Pin(portal.current().run(self._log.pin(name, start, limit, ttl_s=ttl_s)))
@@ -272,6 +279,30 @@ class Cursors:
         return portal.current().run(self._cursors.list(strict=strict))
 
 
+class Streams:
+    """The streams of one log. See `cordwood.Streams`."""
+
+    def __init__(self, streams: async_streams.Streams) -> None:
+        """Made by `Log.streams`."""
+        self._streams = streams
+
+    def open(self, *names: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Open streams, all or none of them."""
+        portal.current().run(self._streams.open(*names, metadata=metadata))
+
+    def close(self, *names: str) -> None:
+        """Close streams, all or none of them."""
+        portal.current().run(self._streams.close(*names))
+
+    def list(self, *, closed: bool = False) -> dict[str, Stream]:
+        """The streams that are open, by name; with `closed`, all there ever were."""
+        return portal.current().run(self._streams.list(closed=closed))
+
+    def meta(self, name: str, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The metadata of a stream; with `metadata`, set it first."""
+        return portal.current().run(self._streams.meta(name, metadata))
+
+
 class Pin:
     """A hold on a range. See `cordwood.Pin`."""
 
@@ -356,9 +387,9 @@ class Writer:
             lambda: self._writer.append(body, key=key, headers=headers, stream=stream)
         )
 
-    def append_many(self, bodies: Sequence[bytes]) -> int:
+    def append_many(self, bodies: Sequence[bytes], *, stream: str | None = None) -> int:
         """Append records as one atomic batch; the first one's offset, once they are durable."""
-        return self._append(lambda: self._writer.append_many(bodies))
+        return self._append(lambda: self._writer.append_many(bodies, stream=stream))
 
     def append_arrow(self, data: pa.Table | pa.RecordBatch) -> int:
         """Append Arrow data as one atomic batch; the first offset, once it is durable."""
@@ -456,9 +487,15 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def scan(self, start: int | None = None, limits: Limits = NO_LIMITS) -> list[Fragment]:
+    def scan(
+        self,
+        start: int | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        stream: str | None = None,
+    ) -> list[Fragment]:
         """The fragments that hold the records from `start` on, oldest first."""
-        return portal.current().run(self._reader.scan(start, limits))
+        return portal.current().run(self._reader.scan(start, limits, stream=stream))
 
     def fetch(self, fragment: Fragment, *, verify: bool | None = None) -> pa.Table:
         """The records of a fragment."""
@@ -474,9 +511,10 @@ class Reader:
         limits: Limits = NO_LIMITS,
         *,
         verify: bool | None = None,
+        stream: str | None = None,
     ) -> Iterator[Record]:
         """Records, in order."""
-        for batch in self.read_arrow(start, limits, verify=verify):
+        for batch in self.read_arrow(start, limits, verify=verify, stream=stream):
             yield from iter_records(batch)
 
     def read_arrow(
@@ -485,21 +523,25 @@ class Reader:
         limits: Limits = NO_LIMITS,
         *,
         verify: bool | None = None,
+        stream: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Record batches with exactly the records asked for, in order."""
-        with blocking(self._reader.read_arrow(start, limits, verify=verify)) as batches:
+        work = self._reader.read_arrow(start, limits, verify=verify, stream=stream)
+        with blocking(work) as batches:
             yield from batches
 
-    def tail(self, start: int | None = None, *, verify: bool | None = None) -> Iterator[Record]:
+    def tail(
+        self, start: int | None = None, *, verify: bool | None = None, stream: str | None = None
+    ) -> Iterator[Record]:
         """Records from `start` on, for ever: waits for more at the end."""
-        for batch in self.tail_arrow(start, verify=verify):
+        for batch in self.tail_arrow(start, verify=verify, stream=stream):
             yield from iter_records(batch)
 
     def tail_arrow(
-        self, start: int | None = None, *, verify: bool | None = None
+        self, start: int | None = None, *, verify: bool | None = None, stream: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As `tail`, in record batches."""
-        with blocking(self._reader.tail_arrow(start, verify=verify)) as batches:
+        with blocking(self._reader.tail_arrow(start, verify=verify, stream=stream)) as batches:
             yield from batches
 
     def offset_at(self, time_us: int) -> int:

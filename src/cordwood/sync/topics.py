@@ -17,12 +17,13 @@ from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
-from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
+from cordwood.topics.consuming import Consuming, Fetched, Positions, Skipped, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
+from cordwood.topics.tier import UploadProgress, UploadReport
 
 
 class Topics:
@@ -35,10 +36,11 @@ class Topics:
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
         compacts: bool = True,
+        retains: bool = True,
     ) -> None:
         """Name a directory or a store; no I/O."""
         home = home_of(place, clock=clock, entropy=entropy)
-        self._engine = Engine(home, clock, entropy, compacts=compacts)
+        self._engine = Engine(home, clock, entropy, compacts=compacts, retains=retains)
 
     @property
     def name(self) -> str:
@@ -135,6 +137,16 @@ class Topics:
         names = self._engine.names(namespace, topic)
         return self._engine.compact(*names, rate_bytes_s, progress)
 
+    def upload(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        progress: UploadProgress | None = None,
+    ) -> UploadReport:
+        """Upload now what is not yet on a topic's tier, and wait for that."""
+        return self._engine.upload(*self._engine.names(namespace, topic), progress)
+
     def latest(
         self,
         namespace: str | int,
@@ -167,7 +179,7 @@ class Topics:
 
     def close(self) -> None:
         """Make durable what is not yet, and let go of all files."""
-        self._engine.home.close()
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -285,6 +297,10 @@ class Consumer:
         """Go on from another record."""
         self._consuming.seek(partition, offset)
 
+    def skip(self, partition: int | None = None) -> Skipped:
+        """Pass over records that are damaged, in the partition where that was told, or this one."""
+        return self._consuming.skip(partition)
+
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Let the group go on behind the records that were handed out, or from these positions."""
         self._consuming.commit(positions)
@@ -300,13 +316,8 @@ class Consumer:
 
     def __enter__(self) -> Self:
         group, start, positions = self._how
-        self._open = Consuming(
-            self._engine.home,
-            *self._engine.names(*self._topic),
-            self._engine.clock,
-            group=group,
-            start=start,
-            positions=positions,
+        self._open = self._engine.consuming(
+            *self._topic, group=group, start=start, positions=positions
         )
         return self
 

@@ -164,6 +164,10 @@ class CrashDisk(Disk):
         self._check_power()
         return self.stat_of(self._find(path))
 
+    def inode(self, path: str) -> int:
+        """See `Disk.inode`."""
+        return self.stat(path).inode
+
     def read(self, path: str, start: int = 0, length: int | None = None) -> tuple[FileStat, Buffer]:
         """See `Disk.read`."""
         self._check_power()

@@ -70,8 +70,10 @@ class Latency:
     p99_s: float | None = None
     """None: every request takes exactly the median."""
     tail_probability: float = 0.0
-    """How often a request takes an exponentially distributed time more."""
+    """How often a request takes more: a time that is exponentially distributed, or even."""
     tail_mean_s: float = 0.0
+    tail_even_s: tuple[float, float] | None = None
+    """From, to; instead of the mean."""
 
     def draw(self, entropy: Entropy) -> float:
         """One request's time in seconds."""
@@ -81,7 +83,12 @@ class Latency:
             sigmas = NormalDist().inv_cdf(max(entropy.uniform(), 2**-53)) / _P99_SIGMAS
             seconds *= (self.p99_s / self.median_s) ** sigmas
         if self.tail_probability and entropy.uniform() < self.tail_probability:
-            seconds -= self.tail_mean_s * math.log(1.0 - entropy.uniform())
+            chance = entropy.uniform()
+            if self.tail_even_s is None:
+                seconds -= self.tail_mean_s * math.log(1.0 - chance)
+            else:
+                low_s, high_s = self.tail_even_s
+                seconds += low_s + (high_s - low_s) * chance
         return seconds
 
 

@@ -73,15 +73,16 @@ def alive(
     """Which records of a group of extents to keep."""
     bits = [Bits(source) for source in group]
     bases = np.array([source.base for source in group], np.int64)
-    limit = group[-1].limit
+    limits = np.array([source.limit for source in group], np.int64)
     for low, high in _ranges(view.sources, memory_bytes // 2):
         entries = joined([part for one in view.sources for part in one.between(low, high)])
         order, is_last = ranked(entries)
         is_only = np.append(True, is_last[:-1])[is_last] if len(order) else is_last
         last = entries.take(order[is_last])
-        mine = keep(last, is_only) & (last.offsets >= bases[0]) & (last.offsets < limit)
-        offsets = last.offsets[mine]
-        owners: npt.NDArray[Any] = np.searchsorted(bases, offsets, "right") - 1
+        owners: npt.NDArray[Any] = np.searchsorted(bases, last.offsets, "right") - 1
+        # Between extents of the group may be others that cannot be read.
+        mine = keep(last, is_only) & (owners >= 0) & (last.offsets < limits[owners])
+        offsets, owners = last.offsets[mine], owners[mine]
         for place in np.unique(owners).tolist():
             bits[place].set(offsets[owners == place])
     return bits

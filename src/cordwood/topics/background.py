@@ -8,6 +8,7 @@ from collections.abc import Callable
 from weakref import WeakSet
 
 from cordwood.base.errors import CordwoodError
+from cordwood.base.forks import starts_over
 
 Work = Callable[[threading.Event], object]
 """What is to be done; it ends soon after the event is set."""
@@ -19,13 +20,18 @@ class Background:
     def __init__(self, name: str) -> None:
         """Nothing to do."""
         self._name = name
+        self.start_over()
+        starts_over(self)
+        _all_backgrounds.add(self)
+
+    def start_over(self) -> None:
+        """Nothing to do."""
         self._mutex = threading.Lock()
         self._waiting: dict[int, Work] = {}
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.troubles: dict[int, str] = {}
         """What failed last, by partition."""
-        _all_backgrounds.add(self)
 
     def offer(self, partition: int, work: Work) -> None:
         """Do this for a partition, soon; once, if it is offered again before that."""

@@ -24,8 +24,21 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.journal.extent import Extent, Head, RecycledError, open_extent
-from cordwood.journal.frames import damage
+from cordwood.base.errors import CorruptionError
+from cordwood.journal import frames
+from cordwood.journal.extent import (
+    END,
+    END_BYTES,
+    FRAMES_AT,
+    Extent,
+    Head,
+    RecycledError,
+    name_of,
+    open_extent,
+    open_whatever,
+)
+from cordwood.journal.extent import head_bytes as extent_head
+from cordwood.journal.frames import Frame, damage
 from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
 from cordwood.topics.alive import MEMORY_BYTES, Bits, Keep, alive, groups
@@ -43,6 +56,11 @@ LOCK = "compacting"
 ASIDE = ".compact"
 DIRTY_SHARE = 0.5
 """A partition is compacted by itself when more than this share of its extents never was."""
+
+SHARE = 0.5
+"""One that runs by itself works for this share of the time, and rests for the other."""
+WORK_S = 0.02
+"""It rests after so much work."""
 
 CompactProgress = Callable[[int, int], None]
 """Called with how many bytes of extents were looked at, and how many there are."""
@@ -76,13 +94,18 @@ class Throttle:
     """How fast a compaction may read and write; and whether it is to go on."""
 
     def __init__(
-        self, clock: Clock, rate_bytes_s: float | None, stop: threading.Event | None = None
+        self,
+        clock: Clock,
+        rate_bytes_s: float | None,
+        stop: threading.Event | None = None,
+        share: float = 1.0,
     ) -> None:
-        """From now on, so many bytes a second."""
+        """From now on, so many bytes a second, and at work for this share of the time."""
         self._clock = clock
         self._rate = rate_bytes_s
         self._stop = stop or threading.Event()
-        self._began_s = clock.monotonic_s()
+        self._share = share
+        self._began_s = self._rested_s = clock.monotonic_s()
         self._done = 0
 
     def spend(self, size_bytes: int) -> None:
@@ -92,11 +115,17 @@ class Throttle:
             StoppedError: nobody wants it any more.
         """
         self._done += size_bytes
+        now_s = self._clock.monotonic_s()
         ahead_s = 0.0
         if self._rate is not None:
-            ahead_s = self._began_s + self._done / self._rate - self._clock.monotonic_s()
+            ahead_s = self._began_s + self._done / self._rate - now_s
+        busy_s = now_s - self._rested_s
+        if self._share < 1 and busy_s > WORK_S:
+            ahead_s = max(ahead_s, busy_s * (1 - self._share) / self._share)
         if self._stop.wait(ahead_s) if ahead_s > 0 else self._stop.is_set():
             raise StoppedError
+        if ahead_s > 0:
+            self._rested_s = self._clock.monotonic_s()
 
 
 class Compactor:
@@ -149,6 +178,7 @@ class Compactor:
         extents = records = saved = done = 0
         with self._keys.view() as view:
             closed = view.sources[:-1]
+            damaged = [one.extent.path for one in closed if not one.is_whole]
             total = sum(source.extent.file.stat().size_bytes for source in closed)
             keep = self._keep(view)
             for group in groups([one for one in closed if one.is_whole], self._memory_bytes):
@@ -157,14 +187,23 @@ class Compactor:
                     dead = source.records - bits.count()
                     done += source.extent.file.stat().size_bytes
                     if dead or source.extent.newest_us() is None:
-                        less = self._replaced(source, bits, view)
+                        try:
+                            less = self._replaced(source, bits, view)
+                        except CorruptionError:
+                            damaged.append(source.extent.path)  # Its index did not know.
+                            less = None
                         if less is not None:
                             extents, records, saved = extents + 1, records + dead, saved + less
                     else:
                         self._note_clean(source)
                     if progress is not None:
                         progress(done, total)
-            damaged = [one.extent.path for one in closed if not one.is_whole]
+        try:
+            self._merge_empty()
+        except OSError:
+            with suppress(OSError):
+                self._clear()  # The disk may be full.
+            raise
         return Compacted(partition, extents, records, saved, damaged)
 
     def _keep(self, view: View) -> Keep:
@@ -200,7 +239,7 @@ class Compactor:
             size = extent.file.stat().size_bytes if self._swapped(source, writing.frames) else None
         except RecycledError:
             size = None
-        except (OSError, StoppedError):
+        except (OSError, StoppedError, CorruptionError):
             with suppress(OSError):
                 self._clear()  # The disk may be full.
             raise
@@ -246,19 +285,66 @@ class Compactor:
             there.close()
             if there.head.salt != source.extent.head.salt:
                 return False
-            # The first one stays, be it empty: it says where the partition begins.
-            if count or self._journal.bases()[0] == source.base:
-                with suppress(FileNotFoundError):
-                    disk.rename(path + ASIDE + SUFFIX, path + SUFFIX)
-                disk.rename(path + ASIDE, path)
-            else:
-                disk.unlink(path)
-                disk.unlink(path + ASIDE)
+            # It stays, be it empty: else nobody could tell that it is not lost.
+            with suppress(FileNotFoundError):
+                disk.rename(path + ASIDE + SUFFIX, path + SUFFIX)
+            disk.rename(path + ASIDE, path)
             if not count:
                 with suppress(FileNotFoundError):
                     disk.unlink(path + SUFFIX)
             disk.fsync_dir(folder)
         return True
+
+    def _merge_empty(self) -> None:
+        """Let one extent stand for several in a row of which nothing is left."""
+        first: int | None = None
+        for base in self._journal.bases()[:-1]:
+            if self._end_of_empty(base) is None:
+                first = None
+            elif first is None:
+                first = base
+            else:
+                self._absorb(first, base)
+
+    def _absorb(self, first: int, base: int) -> None:
+        """Let an empty extent go as far as the next one, which is empty too, and goes."""
+        disk, folder = self._journal.disk, self._journal.folder
+        with self._journal.alone():
+            self._journal.check_there()
+            before, end = self._end_of_empty(first), self._end_of_empty(base)
+            if before is None or end is None:
+                return  # Retention deleted one of them.
+            extent = open_extent(disk, folder, first)
+            extent.close()
+            salt = int(self._entropy.token()[:16], 16) or 1
+            head = Head(salt, first, extent.head.created_us)
+            path = f"{extent.path}{ASIDE}"
+            made = Extent(disk.open(path, create=True), path, head)
+            # It has no records: retention may take it as soon as it could take the first.
+            parts, _ = frames.framed(
+                made.start, [], number=end.number, span=0, kind=END, time_us=before.time_us
+            )
+            try:
+                made.file.write([extent_head(head), *parts], 0)
+                made.file.sync()
+            finally:
+                made.close()
+            disk.rename(path, extent.path)
+            disk.fsync_dir(folder)
+            disk.unlink(f"{folder}/{name_of(base)}")
+            disk.fsync_dir(folder)
+
+    def _end_of_empty(self, base: int) -> Frame | None:
+        """The last frame of an extent that has no other; None if it has, or is not there."""
+        try:
+            extent, _ = open_whatever(self._journal.disk, self._journal.folder, base)
+        except FileNotFoundError:
+            return None
+        try:
+            is_empty = extent.file.stat().size_bytes == FRAMES_AT + END_BYTES
+            return extent.last() if is_empty else None
+        finally:
+            extent.close()
 
     def _clear(self) -> None:
         """Remove what one who died left aside."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -14,13 +16,17 @@ from cordwood.base.errors import (
     Code,
     CollectedError,
     CordwoodWarning,
+    CorruptionError,
     InvalidInputError,
     StateError,
 )
-from cordwood.topics.home import Home, Membership, Scanning, missing_topic
+from cordwood.topics.home import Home, Membership, Pace, Scanning, missing_topic
 
 Start = Literal["oldest", "newest"]
 Positions = Callable[[int], int | None]
+
+STOPPED_S = 0.05
+"""A task that waits looks so often whether it was stopped."""
 
 
 class Fetched(NamedTuple):
@@ -30,6 +36,33 @@ class Fetched(NamedTuple):
     batch: pa.RecordBatch
     next: int
     """The offset that comes after them."""
+
+
+class Skipped(NamedTuple):
+    """Records that cannot be read, and were passed over."""
+
+    partition: int
+    begin: int
+    end: int
+    """The offset that comes next."""
+
+
+class Waiting:
+    """The pauses of one poll between looks for records: each twice as long, up to a limit."""
+
+    def __init__(self, pace: Pace, clock: Clock, timeout_s: float | None) -> None:
+        """From now on, for so long; None: for ever."""
+        self._clock = clock
+        self._until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        self._pause_s, self._most_s = pace.pause_first_s, pace.pause_max_s
+
+    def next_s(self) -> float | None:
+        """How long to wait before the next look; None if the time is over."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._most_s)
+        if self._until_s is None:
+            return pause_s
+        left_s = self._until_s - self._clock.monotonic_s()
+        return min(pause_s, left_s) if left_s > 0 else None
 
 
 class Consuming:
@@ -60,12 +93,18 @@ class Consuming:
         self._done: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._refreshed_s = float("-inf")
-        self._turn = 0
+        self._round: list[int] = []
+        """The partitions whose turn comes next."""
+        self._had: list[int] = []
+        """Those that had records when it was their turn."""
+        self._damaged: int | None = None
         self._first = home.partition(namespace, topic, 0)
         self._count = self._first.config.partitions
         self._member: Membership | None = None
         if group is not None:
             self._member = home.join(namespace, topic, group)
+        self.when_closed: Callable[[], None] | None = None
+        """Called once."""
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -75,18 +114,40 @@ class Consuming:
     def poll(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
         """The next records of some partition; None if there are none in that time, or on close."""
         self._check_open()
-        until_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
-        _, pause_s, most_s = self._home.pace
+        waiting = self.waiting(timeout_s)
         while not self._stopped.is_set():
-            self.refresh()
-            found = self._fetch(max_bytes)
+            found = self.look(max_bytes)
             if found is not None:
                 return found
-            left_s = most_s if until_s is None else until_s - self._clock.monotonic_s()
-            if left_s <= 0 or self._stopped.wait(min(pause_s, left_s)):
+            pause_s = waiting.next_s()
+            if pause_s is None or self._stopped.wait(pause_s):
                 return None
-            pause_s = min(2 * pause_s, most_s)
         return None
+
+    async def poll_async(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
+        """The same for a task. While it waits it takes no thread: a loop has few of them."""
+        self._check_open()
+        waiting = self.waiting(timeout_s)
+        while not self._stopped.is_set():
+            found = await asyncio.to_thread(self.look, max_bytes)
+            if found is not None:
+                return found
+            pause_s = waiting.next_s()
+            if pause_s is None:
+                return None
+            while pause_s > 0 and not self._stopped.is_set():
+                await asyncio.sleep(min(pause_s, STOPPED_S))
+                pause_s -= STOPPED_S
+        return None
+
+    def waiting(self, timeout_s: float | None) -> Waiting:
+        """The pauses of a poll that begins now."""
+        return Waiting(self._home.pace, self._clock, timeout_s)
+
+    def look(self, max_bytes: int) -> Fetched | None:
+        """The next records of some partition, if there are any."""
+        self.refresh()
+        return self._fetch(max_bytes)
 
     def refresh(self) -> None:
         """Ask, if it is time, which partitions are ours."""
@@ -105,8 +166,10 @@ class Consuming:
         if not fresh:
             return
         committed = {} if self._member is None else self._member.positions()
-        for partition in fresh:
-            self._scans[partition] = self._begin(partition, committed.get(partition))
+        begun = self._home.pace.each(
+            lambda partition: self._begin(partition, committed.get(partition)), fresh
+        )
+        self._scans.update(zip(fresh, begun, strict=True))
 
     def done(self, partition: int, offset: int) -> None:
         """All records of a partition before this one were handed out."""
@@ -123,6 +186,27 @@ class Consuming:
             raise StateError(f"partition {partition} is not this consumer's")
         self._scans[partition].seek(offset)
         self._done[partition] = offset
+
+    def skip(self, partition: int | None) -> Skipped:
+        """Go on behind what cannot be read, where damage was told last, or in this partition."""
+        number = self._damaged if partition is None else partition
+        if number not in self._scans:
+            raise StateError(
+                "no damage was told"
+                if number is None
+                else f"partition {number} is not this consumer's"
+            )
+        scan = self._scans[number]
+        begin = self._done.get(number, scan.offset)
+        if begin != scan.offset:
+            scan.seek(begin)
+        try:
+            scan.take()
+            scan.seek(begin)  # There is nothing to skip.
+        except CorruptionError:
+            scan.skip()
+        self._done[number] = scan.offset
+        return Skipped(number, begin, scan.offset)
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Let the group go on behind what was handed out, or from here."""
@@ -152,6 +236,9 @@ class Consuming:
         for scan in self._scans.values():
             scan.close()
         self._scans.clear()
+        done, self.when_closed = self.when_closed, None
+        if done is not None:
+            done()
         if self._member is not None:
             self._member.leave()
 
@@ -166,16 +253,49 @@ class Consuming:
         return part.scan(at)
 
     def _fetch(self, max_bytes: int) -> Fetched | None:
-        """Records of the next partition that has some."""
-        partitions = sorted(self._scans)
-        for step in range(len(partitions)):
-            partition = partitions[(self._turn + step) % len(partitions)]
-            scan = self._scans[partition]
-            done = self._done.get(partition, scan.offset)
-            if done != scan.offset:  # Not all that was fetched was handed out.
-                scan.seek(done)
+        """Records of the next partition that has some.
+
+        In each round all partitions have their turn: those that had something in the last one, and
+        of the others those that may have by now, which is asked of all at once.
+        """
+        for is_asked in (False, True):
+            while self._round:
+                partition = self._round.pop(0)
+                found = self._fetch_from(partition, max_bytes) if partition in self._scans else None
+                if found is not None:
+                    self._had.append(partition)
+                    return found
+            if not is_asked:
+                others = sorted(set(self._scans) - set(self._had))
+                news = self._home.pace.each(lambda one: self._scans[one].may_have(), others)
+                self._round, self._had = [*self._had, *compress(others, news)], []
+        return None
+
+    def _fetch_from(self, partition: int, max_bytes: int) -> Fetched | None:
+        """Records of a partition, if it has some."""
+        scan = self._scans[partition]
+        done = self._done.get(partition, scan.offset)
+        if done != scan.offset:  # Not all that was fetched was handed out.
+            scan.seek(done)
+        batches = self._taken(partition, scan, max_bytes)
+        if not batches:
+            self._done[partition] = scan.offset
+            return None
+        self._done[partition] = done
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return Fetched(partition, joined[0], scan.offset)
+
+    def _taken(self, partition: int, scan: Scanning, max_bytes: int) -> list[pa.RecordBatch]:
+        while True:
             try:
-                batches = scan.take(max_bytes)
+                return scan.take(max_bytes)
+            except CorruptionError as error:
+                self._damaged = partition
+                raise CorruptionError(
+                    f"partition {partition}: {error.message}",
+                    where=error.where,
+                    hint=f"{error.hint}; or pass over it: consumer.skip(), consume --skip-damaged",
+                ) from error
             except CollectedError as error:
                 oldest = self._home.partition(*self._topic, partition).bounds().oldest
                 warnings.warn(
@@ -185,13 +305,6 @@ class Consuming:
                     stacklevel=2,
                 )
                 scan.seek(oldest)
-                batches = scan.take(max_bytes)
-            self._done[partition] = done if batches else scan.offset
-            if batches:
-                self._turn = (self._turn + step + 1) % len(partitions)
-                joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
-                return Fetched(partition, joined[0], scan.offset)
-        return None
 
     def _check_open(self) -> None:
         if self._is_closed:

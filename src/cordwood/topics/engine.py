@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -15,14 +16,23 @@ import pyarrow as pa
 import xxhash
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import InvalidInputError, NotFoundError, StateError, UnsupportedError
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StateError,
+    StoreError,
+    UnsupportedError,
+)
 from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
 from cordwood.topics.compaction import CompactionReport, CompactProgress, Throttle
 from cordwood.topics.config import RETENTION_S, Ack, TopicConfig, checked
+from cordwood.topics.consuming import Consuming, Positions, Start
 from cordwood.topics.folder import Folder
 from cordwood.topics.home import Bounds, Home, Offsets, Partition
+from cordwood.topics.keeping import Keeping
 from cordwood.topics.keys import Keys
 from cordwood.topics.latest import latest, latest_batches
 from cordwood.topics.logged import LoggedPartition
@@ -30,11 +40,14 @@ from cordwood.topics.names import check_name, name_id, partition_of
 from cordwood.topics.partition import LocalPartition
 from cordwood.topics.retention import Retained, RetentionReport, has_expired, retain
 from cordwood.topics.routing import Router
-from cordwood.topics.tier import TieredPartition
+from cordwood.topics.tier import TieredPartition, Uploaded, UploadProgress, UploadReport
 from cordwood.topics.usage import usage_of
 
 WORKERS = 4
 """Threads of a producer that append to partitions, each to its own."""
+LOCAL_PERIOD_S = 300.0
+STORE_PERIOD_S = 3600.0
+"""How often a topic that is open is retained: on a store that takes requests."""
 
 
 class Where(NamedTuple):
@@ -83,6 +96,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     properties: dict[str, str]
     not_uploaded: int | None = None
     """How many records are not on the topic's tier yet; None if it has none."""
+    oldest_here: int | None = None
+    """The first record that is in the directory; None if the topic has no tier."""
     bytes: int = 0
     """On the disk, with what was set aside for more."""
     extents: int = 0
@@ -106,14 +121,37 @@ class Engine:
     """All topics of a home."""
 
     def __init__(
-        self, home: Home, clock: Clock, entropy: Entropy, *, compacts: bool = True
+        self,
+        home: Home,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        compacts: bool = True,
+        retains: bool = True,
     ) -> None:
-        """No I/O. Compaction topics are compacted by themselves, unless that is not wanted."""
+        """No I/O. Topics are compacted and retained by themselves, unless that is not wanted."""
         self.home = home
-        if isinstance(home, Folder):
-            home.compacts = compacts
         self.clock = clock
         self.entropy = entropy
+        period_s = LOCAL_PERIOD_S if isinstance(home, Folder) else STORE_PERIOD_S
+        self.keeping = Keeping(self._retained, clock, entropy, period_s) if retains else None
+        if isinstance(home, Folder):
+            home.compacts = compacts
+            home.when_full = self.keeping.soon if self.keeping is not None else None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self.keeping is not None:
+            self.keeping.stop()
+        self.home.close()
+
+    def open_while(self, namespace: str, topic: str) -> Callable[[], None]:
+        """Look after a topic until this is called."""
+        if self.keeping is None:
+            return lambda: None
+        name = namespace, topic
+        self.keeping.open(name)
+        return partial(self.keeping.close, name)
 
     def create(
         self,
@@ -132,16 +170,19 @@ class Engine:
                 raise InvalidInputError(f"there is no partition {number!r} to attach properties to")
         if exist_ok and (config.namespace, config.topic) in self.home.topics(config.namespace):
             return
-        self.home.create(
-            [
-                checked(
-                    msgspec.structs.replace(
-                        made, partition_properties=dict(attached.get(number, {}))
-                    )
-                )
-                for number in range(made.partitions)
-            ]
-        )
+        configs = [
+            checked(
+                msgspec.structs.replace(made, partition_properties=dict(attached.get(number, {})))
+            )
+            for number in range(made.partitions)
+        ]
+        try:
+            self.home.create(configs)
+        except AlreadyExistsError:
+            # Somebody else made it meanwhile; or its id is another's.
+            name = config.namespace, config.topic
+            if not exist_ok or name not in self.home.topics(config.namespace):
+                raise
 
     def names(self, namespace: str | int, topic: str | int) -> tuple[str, str]:
         """The names of a topic, of which the ids may be given instead.
@@ -165,10 +206,13 @@ class Engine:
         """What a topic is, and what it holds."""
         found = []
         warnings: list[str] = []
-        for number, partition in enumerate(self.partitions(namespace, topic)):
-            bounds = partition.bounds()
+        partitions = list(enumerate(self.partitions(namespace, topic)))
+        asked = self.home.pace.each(lambda one: self._bounds(*one, warnings), partitions)
+        for (number, partition), bounds in zip(partitions, asked, strict=True):
             properties = partition.config.partition_properties
-            waiting = partition.not_uploaded() if partition.config.tier is not None else None
+            waiting = here = None
+            if isinstance(partition, TieredPartition):
+                waiting, here = partition.not_uploaded(), partition.local_bounds().oldest
             usage = usage_of(partition, number)
             warnings += usage.warnings
             found.append(
@@ -178,12 +222,15 @@ class Engine:
                     bounds.next,
                     properties,
                     waiting,
+                    here,
                     usage.bytes,
                     usage.extents,
                 )
             )
         if isinstance(self.home, Folder):
             warnings += self.home.background(namespace, topic).troubles.values()
+        if self.keeping is not None and (namespace, topic) in self.keeping.troubles:
+            warnings.append(self.keeping.troubles[namespace, topic])
         return TopicState(
             namespace,
             topic,
@@ -195,8 +242,23 @@ class Engine:
             warnings,
         )
 
+    def _bounds(self, number: int, partition: Partition, warnings: list[str]) -> Bounds:
+        """Which records there are; of one whose tier does not answer, those in the directory."""
+        try:
+            return partition.bounds()
+        except StoreError as error:
+            if not isinstance(partition, TieredPartition):
+                raise
+            warnings.append(f"partition {number}: its tier does not answer: {error}")
+            return partition.local_bounds()
+
     def retain(self, namespace: str, topic: str, now_us: int | None) -> RetentionReport:
         """Delete what a topic does not keep; the topic itself, if that is all."""
+        gone = self._retained(namespace, topic, now_us)
+        return RetentionReport(gone, self._cleaned_up(namespace, topic, now_us))
+
+    def _retained(self, namespace: str, topic: str, now_us: int | None = None) -> list[Retained]:
+        """Delete what a topic does not keep."""
         partitions = self.partitions(namespace, topic)
         gone = []
         for number, one in enumerate(partitions):
@@ -207,7 +269,7 @@ class Engine:
             elif isinstance(one, LocalPartition):
                 at_us = self.clock.now_us() if now_us is None else now_us
                 gone.append(retain(one.journal, one.config, number, at_us))
-        return RetentionReport(gone, self._cleaned_up(namespace, topic, now_us))
+        return gone
 
     def _cleaned_up(self, namespace: str, topic: str, now_us: int | None) -> bool:
         """Delete a topic in a directory of which nothing is worth keeping; whether that was so."""
@@ -244,6 +306,23 @@ class Engine:
             for number, one in enumerate(partitions)
         ]
         return CompactionReport(found)
+
+    def upload(self, namespace: str, topic: str, progress: UploadProgress | None) -> UploadReport:
+        """Upload what is not yet on a topic's tier.
+
+        Raises:
+            StateError: it has none.
+        """
+        found = []
+        for number, one in enumerate(self.partitions(namespace, topic)):
+            if not isinstance(one, TieredPartition):
+                raise StateError(
+                    f"{namespace}/{topic} has no tier", hint="create another one with a tier"
+                )
+            before = one.far.bounds().next
+            end = one.upload(progress)
+            found.append(Uploaded(number, max(0, end - before), end))
+        return UploadReport(found)
 
     def latest(
         self, namespace: str, topic: str, key: bytes, partition: int | None
@@ -287,6 +366,23 @@ class Engine:
             raise UnsupportedError(f"{namespace}/{topic} is not in a directory")
         return self.home, local
 
+    def consuming(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        group: str | None,
+        start: Start,
+        positions: Positions | None,
+    ) -> Consuming:
+        """A consumer of a topic."""
+        names = self.names(namespace, topic)
+        made = Consuming(
+            self.home, *names, self.clock, group=group, start=start, positions=positions
+        )
+        made.when_closed = self.open_while(*names)
+        return made
+
     def lag(self, namespace: str, topic: str, group: str) -> list[Lag]:
         """How far a group is, partition by partition."""
         partitions = self.partitions(namespace, topic)
@@ -296,11 +392,14 @@ class Engine:
                 f"{namespace}/{topic} has no group {group!r}", hint="a consumer makes it"
             )
         found = []
-        for number, partition in enumerate(partitions):
-            bounds: Bounds = partition.bounds()
+        for number, bounds in enumerate(self.home.pace.each(_bounds_of, partitions)):
             position = groups[group].get(number, bounds.oldest)
             found.append(Lag(number, position, bounds.next))
         return found
+
+
+def _bounds_of(partition: Partition) -> Bounds:
+    return partition.bounds()
 
 
 class Sending:
@@ -317,6 +416,7 @@ class Sending:
         self._mutex = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
+        self._stop_keeping = engine.open_while(namespace, topic)
 
     def whose(self, sequence: int | None) -> Producer | None:
         """Whose record it is, by its sequence number.
@@ -367,12 +467,14 @@ class Sending:
 
     def close(self) -> None:
         """Wait for what is under way; twice is no error."""
-        self._is_closed = True
         with self._mutex:
+            was_closed, self._is_closed = self._is_closed, True
             workers, self._workers = self._workers, [None] * WORKERS
         for worker in workers:
             if worker is not None:
                 worker.shutdown()
+        if not was_closed and self._process == os.getpid():
+            self._stop_keeping()
 
     def check_open(self) -> None:
         """Raise if it is closed, or is another process's."""

@@ -6,7 +6,8 @@
     {namespace}/{topic}/groups/         groups of consumers (members.py)
 
 A topic is made aside, whole, and then gets its name; to delete it, it is given another name, and
-then removed. Both names begin with a dot, as no topic's does.
+then removed. Both names begin with a dot, as no topic's does. Where a removal was cut off, whoever
+next makes or deletes a topic of the namespace goes on with it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
-import msgspec
-
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import (
     CordwoodError,
@@ -29,14 +28,16 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
 )
+from cordwood.base.forks import starts_over
 from cordwood.journal.failures import told
 from cordwood.store.disk import Disk
 from cordwood.store.url import Store
 from cordwood.topics import config as config_file
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.background import Background
-from cordwood.topics.compaction import Compactor, StoppedError, Throttle
+from cordwood.topics.compaction import SHARE, Compactor, StoppedError, Throttle
 from cordwood.topics.config import TopicConfig
+from cordwood.topics.founding import Founding
 from cordwood.topics.home import Pace, missing_topic, taken_id, taken_name
 from cordwood.topics.members import LocalMember, delete_group, group_positions
 from cordwood.topics.names import check_name, name_id
@@ -46,6 +47,8 @@ from cordwood.topics.tier import TieredPartition
 
 METADATA = "metadata"
 GROUPS = "groups"
+GONE = ".gone"
+"""How the name of a topic ends that is being removed."""
 
 
 class Folder:
@@ -66,13 +69,20 @@ class Folder:
         self._disk = Disk() if disk is None else disk
         self._clock = clock
         self._entropy = entropy
-        self._mutex = threading.Lock()
+        self.start_over()
+        starts_over(self)
         self._partitions: dict[tuple[str, str, int], tuple[tuple[int, int], LocalPartition]] = {}
         """Those that are open, each with what tells it from a later one of the same name."""
         self._shelves: dict[str, Shelf] = {}
         self._backgrounds: dict[tuple[str, str], Background] = {}
         self.compacts = True
         """Whether partitions are compacted by themselves when extents are full."""
+        self.when_full: Callable[[tuple[str, str]], None] | None = None
+        """Called with a topic one of whose extents is full."""
+
+    def start_over(self) -> None:
+        """No thread is in the middle of anything."""
+        self._mutex = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -81,46 +91,48 @@ class Folder:
 
     def create(self, configs: Sequence[TopicConfig]) -> None:
         """See `Home`."""
-        namespace, topic = configs[0].namespace, configs[0].topic
-        place = self._path(namespace, topic)
-        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
-        with told("create", place):
+        namespace, topic, tier = configs[0].namespace, configs[0].topic, configs[0].tier
+        if tier is None and configs[0].ack == "store":
+            raise InvalidInputError(
+                "a topic in a directory that is acknowledged by a store has a tier",
+                hint='name the store: tier="s3://bucket/prefix"',
+            )
+        with told("create", self._path(namespace, topic)):
             self._check_free(namespace, topic)
-        configs = self._tiered(configs)
-        with told("create", place):
+            if tier is None:
+                self._make_folder(self._path(namespace))
+                self._make(configs)
+                return
+            tier = Store(tier).url
             self._make_folder(self._path(namespace))
-            try:
-                self._furnish(aside, configs)
-                self._disk.rename(aside, place)
-            except OSError as error:
-                with suppress(OSError):
-                    self._remove_tree(aside)
-                self._undo_tier(configs[0])
-                if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                    raise taken_name(namespace, topic) from error
-                raise
-            self._disk.fsync_dir(self._path(namespace))
+            founding = Founding(self._root, self._disk, self._entropy, self._shelf)
+            free = partial(self._check_free, namespace, topic)
+            with founding.made(tier, configs, free) as told_configs:
+                self._make(told_configs)
 
-    def _tiered(self, configs: Sequence[TopicConfig]) -> Sequence[TopicConfig]:
-        """Make the topic on its tier as well, if it has one: first, since there it may be taken."""
-        tier = configs[0].tier
-        if tier is None:
-            if configs[0].ack == "store":
-                raise InvalidInputError(
-                    "a topic in a directory that is acknowledged by a store has a tier",
-                    hint='name the store: tier="s3://bucket/prefix"',
-                )
-            return configs
-        named = {"tier": Store(tier).url, "tier_id": self._entropy.token()}
-        made = [msgspec.structs.replace(config, **named) for config in configs]
-        self._shelf(named["tier"]).create_tier(made)
-        return made
+    def _make(self, configs: Sequence[TopicConfig]) -> None:
+        """Make a topic aside, and give it its name."""
+        namespace, topic = configs[0].namespace, configs[0].topic
+        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
+        self._sweep(namespace)
+        try:
+            self._furnish(aside, configs)
+            self._disk.rename(aside, self._path(namespace, topic))
+        except OSError as error:
+            with suppress(OSError):
+                self._remove_tree(aside)
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise taken_name(namespace, topic) from error
+            raise
+        self._disk.fsync_dir(self._path(namespace))
 
-    def _undo_tier(self, config: TopicConfig) -> None:
-        if config.tier is not None:
-            with suppress(CordwoodError):
-                shelf = self._shelf(config.tier)
-                shelf.delete_tier(config.namespace, config.topic, config.tier_id)
+    def _sweep(self, namespace: str) -> None:
+        """Remove topics whose deletion was cut off."""
+        with suppress(OSError):
+            for name, kind in self._disk.scan(self._path(namespace)):
+                if kind == "folder" and name[0] == "." and name.endswith(GONE):
+                    with suppress(OSError):  # Somebody else is at it as well.
+                        self._remove_tree(self._path(namespace, name))
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, str]]:
         """See `Home`."""
@@ -137,11 +149,13 @@ class Folder:
         made = found.inode, found.mtime_ns  # Inodes are used again, at other times.
         with self._mutex:
             if key in self._partitions and self._partitions[key][0] != made:
-                self._partitions.pop(key)[1].journal.close()  # It was deleted, and made again.
+                self._partitions.pop(key)[1].journal.abandon()  # It was deleted, and made again.
             if key not in self._partitions:
                 config = self._config(namespace, topic, number)
                 opened = self._opened(folder, config, number)
                 self._partitions[key] = made, opened
+                if self.when_full is not None:
+                    opened.when_full = partial(self.when_full, (namespace, topic))
                 if config.compaction:
                     opened.when_closed = lambda: self._compact_soon(opened, number)
             return self._partitions[key][1]
@@ -177,7 +191,7 @@ class Folder:
     def delete_if(self, namespace: str, topic: str, condition: Callable[[], bool]) -> bool:
         """Delete a topic if a condition holds while nobody appends to it; whether it did."""
         place = self._path(namespace, topic)
-        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}")
+        aside = self._path(namespace, f".{topic}.{self._entropy.token()[:16]}{GONE}")
         self._delete_tier(namespace, topic)
         with told("delete", place, lambda _: missing_topic(namespace, topic)), ExitStack() as held:
             for number in self._numbers(namespace, topic):
@@ -192,6 +206,7 @@ class Folder:
         self._forget(namespace, topic)
         with told("delete", place):
             self._remove_tree(aside)
+            self._sweep(namespace)
             with suppress(OSError):  # A namespace is there as long as it has topics.
                 self._disk.rmdir(self._path(namespace))
         return True
@@ -264,7 +279,8 @@ class Folder:
 
         def work(stop: threading.Event) -> None:
             with suppress(StoppedError):
-                self.compactor(partition, Throttle(self._clock, None, stop)).compact_dirty(number)
+                pace = Throttle(self._clock, None, stop, share=SHARE)
+                self.compactor(partition, pace).compact_dirty(number)
 
         if self.compacts:
             self.background(partition.config.namespace, partition.config.topic).offer(number, work)
@@ -352,7 +368,7 @@ class Folder:
         if background is not None:
             background.stop()
         for _, partition in gone:
-            partition.journal.close()
+            partition.journal.abandon()
 
     def _names(self, space: str) -> list[str]:
         """The namespaces, or the topics of one; none if there is no such folder."""

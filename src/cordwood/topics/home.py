@@ -6,8 +6,9 @@ it is a log (shelf.py). All methods block; the async classes call them in thread
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from cordwood.base.errors import AlreadyExistsError, NotFoundError
 from cordwood.topics.batch import Columns, Producer, Row
 from cordwood.topics.config import TopicConfig
 
+T = TypeVar("T")
+R = TypeVar("R")
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -35,6 +38,15 @@ class Pace(NamedTuple):
     pause_first_s: float
     """Before it looks again for records, where there were none; doubled each time."""
     pause_max_s: float
+    at_once: int = 1
+    """So many partitions are asked at the same time."""
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """What comes of it for each of several partitions."""
+        if self.at_once == 1 or len(items) < 2:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(self.at_once, len(items))) as pool:
+            return list(pool.map(work, items))
 
 
 class Scanning(Protocol):
@@ -50,6 +62,10 @@ class Scanning(Protocol):
             CollectedError: they are gone.
             CorruptionError: they are damaged; `skip` goes on behind them.
         """
+        ...
+
+    def may_have(self) -> bool:
+        """Whether it is worth taking: False if nothing was appended since nothing was found."""
         ...
 
     def seek(self, offset: int) -> None:

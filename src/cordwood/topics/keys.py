@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet
 
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
-from cordwood.journal.extent import Extent, RecycledError, open_extent
+from cordwood.base.forks import starts_over
+from cordwood.journal.extent import Extent, RecycledError, open_whatever
 from cordwood.journal.frames import Tail
-from cordwood.journal.journal import Journal
+from cordwood.journal.journal import Journal, missing_extent
 from cordwood.journal.locks import Locks
 from cordwood.journal.mark import Mark
 from cordwood.topics.indexing import Indexing
@@ -86,7 +85,7 @@ class Keys:
         self._table_bytes = table_bytes
         self._lock = Locks(journal.disk, entropy), f"{journal.folder}/{LOCK}"
         self.start_over()
-        _all_keys.add(self)
+        starts_over(self)
 
     def start_over(self) -> None:
         """Know nothing."""
@@ -94,8 +93,8 @@ class Keys:
         self._rolling: Indexing | None = None
         self._known: dict[int, tuple[int, Known]] = {}
         """What indexes tell, by the salts of their extents; and the inodes of their files."""
-        self._complete: dict[int, tuple[int, Tail]] = {}
-        """Which of them cover all of an extent that is closed, and how much that is."""
+        self._complete: dict[int, tuple[int, Tail, int]] = {}
+        """Which of them cover all of an extent that is closed; how much that is, and its limit."""
 
     def is_behind(self, mark: Mark, size_bytes: int) -> bool:
         """Whether the table lacks so much of the newest extent, or is another's."""
@@ -118,7 +117,7 @@ class Keys:
         try:
             is_closed = self._leave(mark)
             if self._rolling is None:
-                extent = open_extent(self._journal.disk, self._journal.folder, mark.base)
+                extent, _ = open_whatever(self._journal.disk, self._journal.folder, mark.base)
                 self._rolling = self._indexing(extent)
             if self._rolling.extent.head.salt == mark.salt:  # Else there is a newer one by now.
                 self._rolling.follow(end=mark.synced_end)
@@ -150,7 +149,8 @@ class Keys:
         with ExitStack() as opened:
             view = None
             while view is None:
-                with ExitStack() as trying, suppress(RecycledError):
+                # What was just there may be deleted or replaced by now: look again.
+                with ExitStack() as trying, suppress(RecycledError, FileNotFoundError):
                     view = self._viewed(trying)
                     opened.push(trying.pop_all())
             yield view
@@ -183,8 +183,11 @@ class Keys:
             with ExitStack() as trying:
                 mark = self._journal.newest()
                 bases = [base for base in self._journal.bases() if base <= mark.base]
+                if mark.salt and mark.base not in bases:
+                    self._journal.check_there()
+                    raise missing_extent(folder, mark.base)
                 with suppress(FileNotFoundError):
-                    extents = [open_extent(disk, folder, base) for base in bases]
+                    extents = [open_whatever(disk, folder, base)[0] for base in bases]
                     for extent in extents:
                         trying.callback(extent.close)
                     mark = self._journal.newest()
@@ -209,7 +212,7 @@ class Keys:
         one = self._indexing(extent)
         opened.callback(one.close)
         salt = extent.head.salt
-        if self._complete.get(salt) == (one.index.inode, one.tail):
+        if self._complete.get(salt) == (one.index.inode, one.tail, limit):
             return Source(extent, one.index, one.table, limit, is_whole=True)
         is_whole, tail = one.follow(number=limit), None
         while tail != one.tail:  # Somebody else may have written less of it meanwhile.
@@ -219,9 +222,12 @@ class Keys:
             is_whole = one.follow(number=limit)
         if not is_whole:
             extent.check_same()
+        last = extent.last()
+        if last is not None and last.number < limit:
+            is_whole = False  # What came behind it is not there any more.
         self._known[salt] = one.index.inode, one.index.known
         if is_whole and not one.uncovered_bytes:
-            self._complete[salt] = one.index.inode, one.tail
+            self._complete[salt] = one.index.inode, one.tail, limit
         return Source(extent, one.index, one.table, max(limit, one.tail.number), is_whole)
 
     def _newest(self, extent: Extent, mark: Mark, opened: ExitStack) -> Source:
@@ -261,15 +267,3 @@ class Keys:
         finally:
             one.close()
         return True
-
-
-_all_keys: WeakSet[Keys] = WeakSet()
-
-
-def _forget_all() -> None:
-    """In a forked child: no thread is in the middle of anything."""
-    for keys in _all_keys:
-        keys.start_over()
-
-
-os.register_at_fork(after_in_child=_forget_all)

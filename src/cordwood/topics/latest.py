@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 
 from cordwood.journal.extent import END, RecycledError
-from cordwood.journal.frames import Frame, damage
+from cordwood.journal.frames import Frame, behind, damage
 from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES, Bits, alive, groups
 from cordwood.topics.batch import TopicRecord, decoded, iter_topic_records
@@ -57,19 +58,29 @@ def latest_batches(
                 view, group, lambda last, _: last.deleted_s == 0, memory_bytes=memory_bytes
             )
             for source, bits in zip(group, found, strict=True):
-                # What retention deletes meanwhile is not given any more.
-                for frame in frames_of(source):
-                    batch = _filtered(frame, bits)
-                    if batch.num_rows:
-                        yield batch
+                with suppress(RecycledError):  # Retention deleted what is not yet read of it.
+                    for frame in frames_of(source):
+                        batch = _filtered(frame, bits)
+                        if batch.num_rows:
+                            yield batch
 
 
 def frames_of(source: Source) -> Iterator[Frame]:
-    """The frames of an extent, as far as they are whole."""
-    for frame in source.extent.whole_from(source.extent.start):
+    """The frames of an extent.
+
+    Raises:
+        CorruptionError: one is not whole, whatever the index of the extent says.
+        RecycledError: the file has been put to another use.
+    """
+    tail = source.extent.start
+    for frame in source.extent.whole_from(tail):
         if frame.kind == END or frame.number >= source.limit:
             return
         yield frame
+        tail = behind(tail.salt, frame)
+    if tail.number < source.limit:
+        source.extent.check_same()
+        raise damage(source.extent.path, tail.end, "a frame is not whole")
 
 
 def check_whole(source: Source) -> None:

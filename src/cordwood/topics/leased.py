@@ -113,9 +113,11 @@ class Group:
 
     async def positions(self) -> dict[int, int]:
         """Where it goes on, by partition."""
+        numbers = await self.numbers()
         found = {}
-        for number in await self.numbers():
-            there = await self.load(number)
+        for number, there in zip(
+            numbers, await asyncio.gather(*map(self.load, numbers)), strict=True
+        ):
             if there is not None and there[0].offset is not None:
                 found[number] = there[0].offset
         return found

@@ -131,16 +131,24 @@ class LoggedPartition:
     # Appending, on the portal's loop.
 
     async def _append(self, rows: Columns | Row, producer: Producer | None) -> int:
+        self.check_own()
+        if producer is None:
+            return await self._send(_content(rows), again=True)
+        await self._writer()
+        return await self._works().numbered.append(rows, *_sizes(rows), producer)
+
+    def check_own(self) -> None:
+        """Make sure that its records come from nowhere else.
+
+        Raises:
+            StateError: it is the tier of a topic in a directory, and has that one's offsets.
+        """
         if self.config.tier is not None:
             raise StateError(
                 f"the records of {self.log.name} are uploaded from a directory: nothing was "
                 "written",
                 hint="send to the topic in the directory",
             )
-        if producer is None:
-            return await self._send(_content(rows), again=True)
-        await self._writer()
-        return await self._works().numbered.append(rows, *_sizes(rows), producer)
 
     async def _send_block(self, block: pa.RecordBatch) -> int:
         """Send numbered records; whether they are there is found out by who numbered them."""
@@ -307,7 +315,7 @@ class LoggedScanning:
         self.offset = offset
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
-        """See `Scanning`. One HEAD while nothing comes."""
+        """See `Scanning`."""
         found = _run(self._partition.told(self._take(max_bytes)))
         batches = [shown(batch) for batch in found]
         if batches:
@@ -316,8 +324,6 @@ class LoggedScanning:
 
     async def _take(self, max_bytes: int) -> list[pa.RecordBatch]:
         log = self._partition.log
-        if self._etag and await log.objects.manifest_etag() == self._etag:
-            return []
         manifest, etag = await log.objects.load()
         if self._incarnation and manifest.incarnation != self._incarnation:
             raise NotFoundError("the log was made anew")
@@ -334,6 +340,13 @@ class LoggedScanning:
                 return [one async for one in reader.read_arrow(self.offset + 1, limits)]
             except CollectedError as error:
                 raise self._collected((await log.manifest()).oldest_offset - 1) from error
+
+    def may_have(self) -> bool:
+        """See `Scanning`. One HEAD while nothing comes."""
+        if not self._etag:
+            return True
+        objects = self._partition.log.objects
+        return _run(self._partition.told(objects.manifest_etag())) != self._etag
 
     def _collected(self, oldest: int) -> CollectedError:
         return CollectedError(

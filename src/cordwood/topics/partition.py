@@ -27,7 +27,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import CordwoodError, LimitError
+from cordwood.base.errors import (
+    CollectedError,
+    CordwoodError,
+    CorruptionError,
+    LimitError,
+    StoreError,
+)
+from cordwood.base.forks import starts_over
 from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
@@ -80,13 +87,24 @@ class LocalPartition:
         self._sequences = Sequences()
         self.keys = Keys(self.journal, entropy) if config.compaction else None
         """Of a compaction topic."""
+        self._has_short_way = self.keys is None and config.ack == "journal"
         self.when_closed: Callable[[], None] | None = None
         """Called when an extent of a compaction topic is full."""
+        self.when_full: Callable[[], None] | None = None
+        """Called when an extent is full, be it a compaction topic's or another's."""
+        self._base: int | None = None
+        self._unflushed: CordwoodError | None = None
+        """Why what was acknowledged could not be flushed; whoever appends next is told."""
         self.trouble = ""
         """Why its keys could not be indexed, if that failed."""
+        self.start_over()
+        starts_over(self)
+        _open_partitions.add(self)
+
+    def start_over(self) -> None:
+        """No thread is in the middle of anything, and none is to flush."""
         self._mutex = threading.Lock()
         self._flushing: threading.Timer | None = None
-        _open_partitions.add(self)
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -97,14 +115,14 @@ class LocalPartition:
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        item, size = self._item(row, 1, row.size_bytes + ROW_BYTES, producer)
-        is_plain = producer is None and not row.headers and self.keys is None
-        if is_plain and self.config.ack == "journal" and self._group.try_alone():
+        size = row.size_bytes + ROW_BYTES
+        is_plain = producer is None and not row.headers and size <= self._room
+        if is_plain and self._has_short_way and self._group.try_alone():
             try:
                 return self._append_alone(row)
             finally:
                 self._group.end_alone()
-        return self._group.call(item, size)
+        return self._group.call(*self._item(row, 1, size, producer))
 
     async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -133,7 +151,7 @@ class LocalPartition:
 
     def scan(self, offset: int) -> Scanning:
         """See `Partition`."""
-        return LocalScanning(self.journal, offset)
+        return LocalScanning(self.journal, offset, self.flush_late)
 
     def not_uploaded(self) -> int:
         """See `Partition`: there is nothing to upload."""
@@ -143,6 +161,14 @@ class LocalPartition:
         """Make durable what was written, by whichever process."""
         with self.journal.turn() as turn:
             turn.sync()
+
+    def flush_late(self, since_s: float) -> bool:
+        """Flush what whoever wrote it has not flushed in its time: it may be dead."""
+        is_late = self._clock.monotonic_s() - since_s > 2 * self.config.flush_period_s
+        if is_late:
+            with suppress(CordwoodError):  # One who may only read leaves it to others.
+                self.flush()
+        return is_late
 
     def close(self) -> None:
         """See `Partition`."""
@@ -178,15 +204,36 @@ class LocalPartition:
         """What `_commit` does for many, for one, in the shortest way."""
         time_us = self._clock.now_us() if row.time_us is None else row.time_us
         payload = encoded_row(row)
+        try:
+            found = self.journal.append_alone(payload, time_us)
+        except OSError as error:
+            raise self.journal.error("append to", error) from error
+        if found is not None:
+            return found
         with self.journal.turn() as turn:
             offset = turn.append(payload, time_us=time_us)
             turn.sync()
+        if turn.mark.base != self._base:
+            self._begun(turn.mark.base)
         return offset
+
+    def _begun(self, base: int) -> None:
+        """Another extent is being filled than before."""
+        before, self._base = self._base, base
+        if before is not None and self.when_full is not None:
+            self.when_full()
 
     def _commit(self, tickets: Sequence[Ticket[_Append, int]]) -> None:
         """Write what several have handed in, sync once, and tell each where its records are."""
         written: list[tuple[Ticket[_Append, int], int]] = []
         turn: Turn | None = None
+        lost, self._unflushed = self._unflushed, None
+        if lost is not None:
+            raise StoreError(
+                f"what was sent to {self.journal.folder} since the last flush is lost, and this is "
+                f"not sent: {lost.message}",
+                hint="send again what is not there; offsets go on behind what was flushed",
+            )
         try:
             with self.journal.turn() as turn:
                 if any(ticket.item.producer for ticket in tickets):
@@ -208,6 +255,8 @@ class LocalPartition:
             for ticket, offset in written:
                 if offset + ticket.item.records <= limit:
                     ticket.succeed(offset)
+        if turn.mark.base != self._base:
+            self._begun(turn.mark.base)
         if self.keys is not None and self.keys.is_behind(turn.mark, INDEXED_BYTES):
             self._index(self.keys, turn.mark)
 
@@ -260,17 +309,21 @@ class LocalPartition:
             seen = max(self.local_bounds().oldest, turn.number - SEARCHED_RECORDS)
         turn.sync()
         reading = Reading(self.journal, seen)
-        while frames := reading.take():
-            for frame in frames:
-                self._sequences.note(frame)
+        while reading.number < turn.number:
+            try:
+                for frame in reading.take():
+                    self._sequences.note(frame)
+            except CollectedError:
+                reading.seek(self.local_bounds().oldest)
+            except CorruptionError:
+                reading.skip()  # Whoever reads it is told; what cannot be read is not there.
         reading.close()
         self._sequences.seen = turn.number
 
     def _flush_soon(self) -> None:
         """Make sure that what was written is synced within the flush period."""
         with self._mutex:
-            # A forked child has its parent's timer, which will never go off there.
-            if self._flushing is None or not self._flushing.is_alive():
+            if self._flushing is None:
                 self._flushing = threading.Timer(self.config.flush_period_s, self._flush_now)
                 self._flushing.daemon = True
                 self._flushing.start()
@@ -278,16 +331,25 @@ class LocalPartition:
     def _flush_now(self) -> None:
         with self._mutex:
             self._flushing = None
-        with suppress(CordwoodError):  # Whoever appends next, or reads, is told.
+        try:
             self.flush()
+        except CordwoodError as error:
+            self._unflushed = error
+            self.trouble = f"{self.journal.folder}: records are lost: {error}"
 
 
 class LocalScanning:
     """A place in a partition."""
 
-    def __init__(self, journal: Journal, offset: int) -> None:
-        """No I/O."""
+    def __init__(
+        self, journal: Journal, offset: int, flush_late: Callable[[float], bool] | None = None
+    ) -> None:
+        """No I/O. `flush_late` is asked to flush what has been waiting for that since some time."""
+        self._journal = journal
         self._reading = Reading(journal, offset)
+        self._flush_late = flush_late
+        self._unflushed: tuple[int, float] | None = None
+        """A number that was not flushed when it was first seen, and when that was."""
         self.offset = offset
 
     def take(self, max_bytes: int = READ_BYTES) -> list[pa.RecordBatch]:
@@ -302,7 +364,22 @@ class LocalScanning:
                 self.offset = frame.number + frame.span
                 if batch.num_rows:
                     found.append(batch)
+        if not found and self._flush_late is not None:
+            self._look_for_unflushed(self._flush_late)
         return found
+
+    def _look_for_unflushed(self, flush_late: Callable[[float], bool]) -> None:
+        mark = self._journal.newest()
+        if mark.number == mark.synced_number:
+            self._unflushed = None
+        elif self._unflushed is None or self._unflushed[0] <= mark.synced_number:
+            self._unflushed = mark.number, self._journal.now_s()
+        elif flush_late(self._unflushed[1]):
+            self._unflushed = None
+
+    def may_have(self) -> bool:
+        """See `Scanning`: to look is to take."""
+        return True
 
     def seek(self, offset: int) -> None:
         """See `Scanning`."""

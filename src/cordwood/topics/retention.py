@@ -21,11 +21,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from cordwood.journal.extent import END, Extent, name_of, open_extent
+from cordwood.journal.extent import END, Extent, name_of, open_whatever
 from cordwood.journal.journal import SPARE, TAIL, Journal
 from cordwood.journal.mark import Mark, read_mark
 from cordwood.store.disk import Disk
 from cordwood.topics.config import TopicConfig
+
+FOREVER_US = 1 << 63
 
 
 class Piece(NamedTuple):
@@ -35,6 +37,8 @@ class Piece(NamedTuple):
     size_bytes: int
     newest_us: int
     """The time of its newest record; 0 if it has none."""
+    damage: str = ""
+    """What is wrong with its head, if that is damaged. It is as old as the one behind it."""
 
 
 class Retained(msgspec.Struct, frozen=True):
@@ -45,6 +49,8 @@ class Retained(msgspec.Struct, frozen=True):
     bytes: int = 0
     records: int = 0
     """Offsets that are gone."""
+    damaged: list[str] = []
+    """What is wrong with extents that were left."""
 
 
 class RetentionReport(msgspec.Struct, frozen=True):
@@ -79,17 +85,19 @@ def pieces_of(journal: Journal, mark: Mark) -> list[Piece]:
     behind_us: int | None = None
     for base in reversed([base for base in journal.bases() if base <= mark.base]):
         with suppress(FileNotFoundError):  # Somebody else deleted it.
-            extent = open_extent(journal.disk, journal.folder, base)
+            extent, damage = open_whatever(journal.disk, journal.folder, base)
             try:
                 size, newest_us = mark.end, mark.newest_us
                 if base != mark.base:
-                    size, newest_us = extent.file.stat().size_bytes, _newest_us(extent)
+                    size = extent.file.stat().size_bytes
+                    newest_us = _newest_us(extent) if damage is None else FOREVER_US
             finally:
                 extent.close()
             if behind_us is not None:
                 newest_us = min(newest_us, behind_us)
-            behind_us = extent.head.created_us
-            found.append(Piece(base, size, newest_us))
+            if damage is None:
+                behind_us = extent.head.created_us
+            found.append(Piece(base, size, newest_us, str(damage) if damage else ""))
     return found[::-1]
 
 
@@ -106,7 +114,8 @@ def retain(journal: Journal, config: TopicConfig, number: int, now_us: int) -> R
         )
         gone = [piece for piece in pieces[:count] if _deleted(journal, piece.base)]
     records = pieces[count].base - pieces[0].base if gone else 0
-    return Retained(number, len(gone), sum(piece.size_bytes for piece in gone), records)
+    damaged = [piece.damage for piece in pieces[count:] if piece.damage]
+    return Retained(number, len(gone), sum(piece.size_bytes for piece in gone), records, damaged)
 
 
 def has_expired(journal: Journal, config: TopicConfig, now_us: int) -> bool:

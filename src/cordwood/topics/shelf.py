@@ -67,7 +67,7 @@ class _Opened:
 class Shelf:
     """The topics on a store."""
 
-    pace = Pace(refresh_s=3.0, pause_first_s=0.02, pause_max_s=1.0)
+    pace = Pace(refresh_s=3.0, pause_first_s=0.02, pause_max_s=1.0, at_once=16)
 
     def __init__(
         self,
@@ -181,6 +181,22 @@ class Shelf:
         there, _ = _run(self._load(namespace, topic))
         if there.partitions[0].tier_id == tier_id:
             _run(self._delete(namespace, topic))
+
+    def delete_unused(self, namespace: str, topic: str, tier_id: str) -> None:
+        """The same for one that was never used: it stays if it has records, or is another's."""
+        with suppress(NotFoundError):
+            there, _ = _run(self._load(namespace, topic))
+            if there.partitions[0].tier_id != tier_id:
+                return
+            if there.is_deleted or not _run(self._is_used(namespace, topic, len(there.partitions))):
+                _run(self._delete(namespace, topic))
+
+    async def _is_used(self, namespace: str, topic: str, count: int) -> bool:
+        """Whether a topic ever had records."""
+        for number in range(count):
+            if (await self._log(namespace, topic, number).manifest()).next_offset > 1:
+                return True
+        return False
 
     async def _delete(self, namespace: str, topic: str) -> None:
         key = _key(namespace, topic, CONFIG)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from cordwood.base import portal
@@ -27,12 +28,14 @@ from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
     CollectedError,
     CordwoodError,
+    CorruptionError,
     NotFoundError,
     StateError,
     StoreError,
     UncertainError,
 )
-from cordwood.journal.extent import open_extent
+from cordwood.journal import frames
+from cordwood.journal.extent import open_whatever
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.locks import Locks
 from cordwood.journal.reading import READ_BYTES
@@ -53,7 +56,26 @@ UPLOAD_MAX_S = 60.0
 """So long after an append it is uploaded; where that failed, twice as long, and so on."""
 TRIES_MAX = 3
 
+UploadProgress = Callable[[int, int], None]
+"""Called with how many records were uploaded, and how many there are to upload."""
+
 T = TypeVar("T")
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """What became of a partition."""
+
+    partition: int
+    records: int
+    """Uploaded now."""
+    next: int
+    """All records before this one are on the store."""
+
+
+class UploadReport(msgspec.Struct, frozen=True):
+    """What became of a topic."""
+
+    partitions: list[Uploaded]
 
 
 class TieredPartition(LocalPartition):
@@ -74,8 +96,14 @@ class TieredPartition(LocalPartition):
         self._far: LoggedPartition | None = None
         self._locks = Locks(disk, entropy)
         self._uploads: Group[int, None] = Group(self._upload_for)
-        self._waiting: threading.Timer | None = None
         self._delay_s = UPLOAD_FIRST_S
+        self._uploaded: int | None = None
+        """So far this process has uploaded."""
+
+    def start_over(self) -> None:
+        """See `LocalPartition`; and none is to upload."""
+        super().start_over()
+        self._waiting: threading.Timer | None = None
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -138,7 +166,7 @@ class TieredPartition(LocalPartition):
         except CordwoodError:
             return here.next - here.oldest
 
-    def upload(self) -> int:
+    def upload(self, progress: UploadProgress | None = None) -> int:
         """Upload all that is synced, and delete here what need not stay; where the log ends now.
 
         Raises:
@@ -148,7 +176,7 @@ class TieredPartition(LocalPartition):
         with self.journal.told("upload"):
             held = self._locks.wait(f"{self.journal.folder}/upload")
             try:
-                end = self._upload()
+                end = self._upload(progress)
             finally:
                 held.release()
         self._drop(end)
@@ -204,7 +232,7 @@ class TieredPartition(LocalPartition):
             else:
                 ticket.fail(StoreError(f"record {ticket.item - 1} was not uploaded", applied=True))
 
-    def _upload(self) -> int:
+    def _upload(self, progress: UploadProgress | None) -> int:
         """Upload; by who holds the lock."""
         failure: CordwoodError | None = None
         for _ in range(TRIES_MAX):
@@ -212,7 +240,7 @@ class TieredPartition(LocalPartition):
             try:
                 position = _run(uploading.open())
                 try:
-                    return self._upload_from(position, uploading)
+                    return self._upload_from(position, uploading, progress)
                 finally:
                     _run(uploading.close())
             except (UncertainError, OvertakenError) as error:
@@ -220,8 +248,10 @@ class TieredPartition(LocalPartition):
         assert failure is not None
         raise failure
 
-    def _upload_from(self, position: int, uploading: _Uploading) -> int:
-        here = self.local_bounds()
+    def _upload_from(
+        self, position: int, uploading: _Uploading, progress: UploadProgress | None
+    ) -> int:
+        here, begin = self.local_bounds(), position
         if not here.oldest <= position <= here.next:
             raise StateError(
                 f"{self.far.log.url} goes on with record {position}, and {self.journal.folder} has "
@@ -229,21 +259,54 @@ class TieredPartition(LocalPartition):
                 hint="the directory is older than what was uploaded, or lost its newest records: "
                 "bring it back, or read the topic on the store",
             )
+        if position != self._uploaded and position > here.oldest:
+            self._check_same(position - 1)
         scan = LocalScanning(self.journal, position)
         try:
             while batches := scan.take(UPLOAD_BYTES):
                 block = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+                offsets = block.column("offset")
+                if (offsets[0].as_py(), offsets[-1].as_py() + 1) != (
+                    position,
+                    position + block.num_rows,
+                ):
+                    raise frames.damage(
+                        self.journal.folder, 0, f"records from {position} on are missing"
+                    )
                 _run(uploading.put(_content(block), position))
                 position += block.num_rows
+                if progress is not None:
+                    progress(position - begin, max(position, here.next) - begin)
         finally:
             scan.close()
+        self._uploaded = position
         return position
+
+    def _check_same(self, last: int) -> None:
+        """Make sure that the record that was uploaded last, by whomever, is the one that is here.
+
+        Raises:
+            StateError: it is another.
+        """
+        near = LocalScanning(self.journal, last)
+        try:
+            with suppress(CorruptionError, CollectedError):  # Then nobody can tell.
+                mine, theirs = near.take(1)[0], self.far.scan(last).take(1)[0]
+                columns = ["offset", "timestamp_us", "key", "value"]
+                if mine.slice(0, 1).select(columns) != theirs.slice(0, 1).select(columns):
+                    raise StateError(
+                        f"record {last} of {self.far.log.url} is not the one that "
+                        f"{self.journal.folder} has: nothing was uploaded",
+                        hint="the directory is a copy of another that uploads as well: use that "
+                        "one, or copy the records to a topic of another name",
+                    )
+        finally:
+            near.close()
 
     def _upload_soon(self) -> None:
         """Make sure that what was appended is uploaded before long."""
         with self._mutex:
-            # A forked child has its parent's timer, which will never go off there.
-            if self._waiting is None or not self._waiting.is_alive():
+            if self._waiting is None:
                 self._waiting = threading.Timer(self._delay_s, self._upload_now)
                 self._waiting.daemon = True
                 self._waiting.start()
@@ -254,6 +317,8 @@ class TieredPartition(LocalPartition):
         try:
             self.upload()
             self.trouble, self._delay_s = "", UPLOAD_FIRST_S
+        except NotFoundError as error:
+            self.trouble = f"it is not uploaded: {error}"  # The topic is gone.
         except CordwoodError as error:
             self.trouble = f"it is not uploaded: {error}"
             self._delay_s = min(2 * self._delay_s, UPLOAD_MAX_S)
@@ -273,9 +338,10 @@ class TieredPartition(LocalPartition):
                 return
             with self.journal.alone():
                 for base, after in pairwise(self.journal.bases()):
-                    extent = open_extent(self.journal.disk, self.journal.folder, after)
+                    extent, damage = open_whatever(self.journal.disk, self.journal.folder, after)
                     extent.close()
-                    if after > uploaded or extent.head.created_us > since_us:
+                    is_old = damage is None and extent.head.created_us <= since_us
+                    if after > uploaded or not is_old:
                         return
                     self.journal.disk.unlink(f"{self.journal.folder}/{base}.wal")
                     # One by one: no later one may be gone while an earlier one is back.
@@ -346,6 +412,10 @@ class TieredScanning:
         if not found or self.offset >= self._partition.local_bounds().oldest:
             self.seek(self.offset)
         return found
+
+    def may_have(self) -> bool:
+        """See `Scanning`: to look is to take."""
+        return True
 
     def seek(self, offset: int) -> None:
         """See `Scanning`."""

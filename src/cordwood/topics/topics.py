@@ -34,12 +34,13 @@ from cordwood.store.url import Store
 from cordwood.topics.batch import TopicRecord, iter_topic_records
 from cordwood.topics.compaction import CompactionReport, CompactProgress
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, Ack
-from cordwood.topics.consuming import Consuming, Fetched, Positions, Start
+from cordwood.topics.consuming import Consuming, Fetched, Positions, Skipped, Start
 from cordwood.topics.engine import Engine, Lag, Sending, Sent, TopicState, Where, config_of
 from cordwood.topics.names import owner_of
 from cordwood.topics.place import home_of
 from cordwood.topics.retention import RetentionReport
 from cordwood.topics.rows import checked_row, columns_of_arrow, columns_of_rows
+from cordwood.topics.tier import UploadProgress, UploadReport
 
 
 class Topics:
@@ -52,6 +53,7 @@ class Topics:
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
         compacts: bool = True,
+        retains: bool = True,
     ) -> None:
         """Name a directory or a store; no I/O.
 
@@ -60,9 +62,11 @@ class Topics:
             clock: for simulations.
             entropy: likewise.
             compacts: whether producers compact a compaction topic by themselves, in a thread.
+            retains: whether producers and consumers that are open delete by themselves what their
+                topics do not keep, in a thread.
         """
         home = home_of(place, clock=clock, entropy=entropy)
-        self._engine = Engine(home, clock, entropy, compacts=compacts)
+        self._engine = Engine(home, clock, entropy, compacts=compacts, retains=retains)
 
     @property
     def name(self) -> str:
@@ -232,6 +236,29 @@ class Topics:
         """
         return await asyncio.to_thread(self._compact, namespace, topic, rate_bytes_s, progress)
 
+    async def upload(
+        self,
+        namespace: str | int,
+        topic: str | int,
+        *,
+        progress: UploadProgress | None = None,
+    ) -> UploadReport:
+        """Upload now what is not yet on a topic's tier, and wait for that.
+
+        It happens by itself as well, soon after records were sent by a process that stays. Then
+        files that are uploaded, and old enough, are deleted in the directory.
+
+        Args:
+            namespace: of the topic.
+            topic: which one.
+            progress: called with how many records of a partition are done, and how many there are.
+
+        Raises:
+            StateError: it has no tier; or the store has another's records.
+            StoreError: the store failed; what it took is there.
+        """
+        return await asyncio.to_thread(self._upload, namespace, topic, progress)
+
     async def latest(
         self,
         namespace: str | int,
@@ -283,7 +310,7 @@ class Topics:
 
     async def close(self) -> None:
         """Make durable what is not yet, and let go of all files."""
-        await asyncio.to_thread(self._engine.home.close)
+        await asyncio.to_thread(self._engine.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -314,6 +341,11 @@ class Topics:
     ) -> CompactionReport:
         names = self._engine.names(namespace, topic)
         return self._engine.compact(*names, rate_bytes_s, progress)
+
+    def _upload(
+        self, namespace: str | int, topic: str | int, progress: UploadProgress | None
+    ) -> UploadReport:
+        return self._engine.upload(*self._engine.names(namespace, topic), progress)
 
     def _latest(
         self, namespace: str | int, topic: str | int, key: bytes, partition: int | None
@@ -465,6 +497,14 @@ class Consumer:
         """
         self._consuming.seek(partition, offset)
 
+    def skip(self, partition: int | None = None) -> Skipped:
+        """Pass over records that are damaged, in the partition where that was told, or this one.
+
+        Raises:
+            StateError: the partition is not its own.
+        """
+        return self._consuming.skip(partition)
+
     async def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Let the group go on behind the records that were handed out, or from these positions.
 
@@ -495,18 +535,11 @@ class Consumer:
         await self.close()
 
     async def _poll(self) -> Fetched | None:
-        return await asyncio.to_thread(self._consuming.poll, self._timeout_s, READ_BYTES)
+        return await self._consuming.poll_async(self._timeout_s, READ_BYTES)
 
     def _opened(self) -> Consuming:
         group, start, positions = self._how
-        return Consuming(
-            self._engine.home,
-            *self._engine.names(*self._topic),
-            self._engine.clock,
-            group=group,
-            start=start,
-            positions=positions,
-        )
+        return self._engine.consuming(*self._topic, group=group, start=start, positions=positions)
 
     @property
     def _consuming(self) -> Consuming:

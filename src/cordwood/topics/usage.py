@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from cordwood.journal.extent import base_of
+from cordwood.base.errors import CorruptionError
+from cordwood.journal.extent import base_of, open_whatever
+from cordwood.journal.journal import Journal
 from cordwood.topics.home import Partition
 from cordwood.topics.keyindex import SUFFIX
 from cordwood.topics.partition import LocalPartition
@@ -37,6 +40,7 @@ def usage_of(partition: Partition, number: int) -> Usage:
     troubles = (partition.trouble, journal.damage)
     warnings = [f"partition {number}: {trouble}" for trouble in troubles if trouble]
     extents = {name: base for name in sizes if (base := base_of(name)) is not None}
+    warnings += [f"partition {number}: {one}" for one in _damaged(journal, extents.values())]
     for name, base in extents.items():
         used = mark.end if base == mark.base else sizes[name]
         index = sizes.get(name + SUFFIX, 0)
@@ -47,3 +51,14 @@ def usage_of(partition: Partition, number: int) -> Usage:
                 "a topic without compaction may serve better"
             )
     return Usage(sum(sizes.values()), len(extents), tuple(warnings))
+
+
+def _damaged(journal: Journal, bases: Iterable[int]) -> Iterator[CorruptionError]:
+    """What is wrong with the heads of extents, but for one that is told already."""
+    told = "" if journal.damage is None else journal.damage.where
+    for base in sorted(bases):
+        with journal.told("read"), suppress(FileNotFoundError):
+            extent, damage = open_whatever(journal.disk, journal.folder, base)
+            extent.close()
+            if damage is not None and damage.where != told:
+                yield damage

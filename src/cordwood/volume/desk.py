@@ -60,11 +60,12 @@ class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sight:
     """One version as a reader sees it; local commits over a published version, or that alone."""
 
-    __slots__ = ("_view", "num_pages", "published")
+    __slots__ = ("num_pages", "published", "view")
 
     def __init__(self, view: View | None, published: PageReader) -> None:
         """Made by `Desk.sight`, or of a published version alone."""
-        self._view = view
+        self.view = view
+        """The local part; None for a published version."""
         self.published = published
         self.num_pages = published.snapshot.page_count if view is None else view.page_count
 
@@ -73,15 +74,10 @@ class Sight:
         """The published version that it is, or that it builds upon."""
         return self.published.snapshot.lsn
 
-    @property
-    def view(self) -> View | None:
-        """The local part; None for a published version."""
-        return self._view
-
     def peek(self, page: int) -> Buffer | None:
         """A page that is at hand; None if the store must be asked. Never waits."""
-        if self._view is not None:
-            found = self._view.read(page)
+        if self.view is not None:
+            found = self.view.read(page)
             if found is not None:
                 return found
         return self.published.peek(page)
@@ -99,12 +95,12 @@ class Sight:
 
     def close(self) -> None:
         """Let go what it held; twice is no error."""
-        if self._view is not None:
-            self._view.close()
+        if self.view is not None:
+            self.view.close()
 
     def reopen(self) -> bool:
         """Open it once more, as it was, if nothing has changed since; False if something has."""
-        return self._view is None or self._view.reopen()
+        return self.view is None or self.view.reopen()
 
 
 class Desk:

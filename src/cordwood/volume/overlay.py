@@ -193,11 +193,11 @@ class View:
 
         For who takes a snapshot for each of many statements: it would be the same one again.
         """
-        local, need = self._local, self._need
-        control, locks = local.control, local.locks
-        if not locks.is_open or control.times != self._times or not locks.try_share(need):
+        local, need, times = self._local, self._need, self._times
+        is_at, locks = local.control.is_at, local.locks
+        if not locks.is_open or not is_at(times) or not locks.try_share(need):
             return False
-        if control.times != self._times:
+        if not is_at(times):
             locks.let_go(need)
             return False
         self._lock = need

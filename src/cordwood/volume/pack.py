@@ -24,6 +24,7 @@ what is stored: the commit that names a pack repeats the table, so its hash vouc
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -157,6 +158,10 @@ class PackIndex:
                 got=digest(stored).hex(),
                 hint="bring the pack back from a copy of the store",
             )
+        return self.inflate(frame, stored)
+
+    def inflate(self, frame: int, stored: Buffer) -> bytes:
+        """As `open_frame`, of bytes that were proved before."""
         return _inflated(stored, self.plain_bytes(frame), f"pack {self.id}, frame {frame}")
 
     def keeping(self, live: BitMap) -> PackIndex:
@@ -198,10 +203,21 @@ def _inflated(stored: Buffer, plain_bytes: int, where: str) -> bytes:
     try:
         # Asked first: the call below takes what memory the frame says it needs.
         if zstandard.frame_content_size(stored) == plain_bytes:
-            return zstandard.ZstdDecompressor().decompress(stored, max_output_size=plain_bytes)
+            return _inflater().decompress(stored, max_output_size=plain_bytes)
     except zstandard.ZstdError as error:
         raise CorruptionError(f"{where}: {error}", where=where) from error
     raise CorruptionError(f"{where}: it is not {plain_bytes} bytes long", where=where)
+
+
+def _inflater() -> zstandard.ZstdDecompressor:
+    """This thread's: to make one takes longer than many a frame, and threads may not share it."""
+    found: zstandard.ZstdDecompressor | None = getattr(_threads, "inflater", None)
+    if found is None:
+        found = _threads.inflater = zstandard.ZstdDecompressor()
+    return found
+
+
+_threads = threading.local()
 
 
 class Built(NamedTuple):

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from cordwood.base.errors import InvalidInputError, StateError, StoreError
-from cordwood.volume.database import Database
+from cordwood.volume.database import Database, ReadOnlyVolumeError
 from cordwood.volume.desk import Desk
 from cordwood.volume.moments import Moment, lsn_or_time
 from cordwood.volume.pull import Moved
@@ -59,6 +59,11 @@ def answer(database: Database, name: str, value: str | None) -> str | None:
     if verb in _MOVING and database.is_writing:
         raise StateError(
             f"pragma {name} in a transaction that writes", hint="commit it or roll it back first"
+        )
+    if verb in _WRITING and database.fixed_lsn is not None:
+        raise ReadOnlyVolumeError(
+            f"pragma {name} where version {database.fixed_lsn} is read",
+            hint=f"pragma {PREFIX}checkout comes back to what is there now",
         )
     return _ANSWERS[verb](database, value)
 
@@ -209,4 +214,5 @@ _ANSWERS: dict[str, Callable[[Database, str | None], str]] = {
     "status": _status,
     "tag": _tag,
 }
-_MOVING = frozenset({"checkout", "pull", "push", "rebase", "reset", "restore"})
+_WRITING = frozenset({"pull", "push", "rebase", "reset", "restore"})
+_MOVING = _WRITING | {"checkout"}

@@ -37,6 +37,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     LimitError,
     NotFoundError,
+    StateError,
     StoreError,
     UncertainError,
 )
@@ -154,7 +155,10 @@ def quiet(path: str | os.PathLike[str]) -> Iterator[None]:
         connection.set_busy_timeout(round(BUSY_TIMEOUT_S * 1000))
         if connection.execute("pragma journal_mode").get == "wal":
             connection.execute("pragma wal_checkpoint(truncate)")
-        connection.execute("begin immediate")
+        if connection.readonly("main"):
+            connection.execute("begin; select * from sqlite_schema").fetchall()
+        else:
+            connection.execute("begin immediate")
         if os.path.exists(f"{name}-wal") and os.path.getsize(f"{name}-wal"):
             raise ContendedError(
                 f"{name} is in use, and part of it in its WAL", hint="close it first"
@@ -164,6 +168,8 @@ def quiet(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ContendedError(f"{name} is being written to", hint="close it first") from error
     except apsw.NotADBError as error:
         raise InvalidInputError(f"{name} is no SQLite database") from error
+    except apsw.Error as error:
+        raise StateError(f"{name}: {error}", hint="see to it with SQLite first") from error
     finally:
         connection.close()
 

@@ -144,6 +144,9 @@ class Table:
         Raises:
             CorruptionError: something else wrote to the table.
         """
+        cells = self._cells
+        if page < len(cells) and not cells[page]:
+            return None  # most pages are not in most files
         for _ in range(_LOOKS):
             if page >= len(self._cells):
                 self.look_anew()

@@ -214,9 +214,9 @@ def test_a_lost_answer_is_looked_for(run, url, monkeypatch, is_written):
     """An uncertain append is asked after once more: it counts as what it turns out to be."""
     append_many = sync.Writer.append_many
 
-    def lose(writer, bodies):
+    def lose(writer, bodies, stream=None):
         if is_written:
-            append_many(writer, bodies)
+            append_many(writer, bodies, stream=stream)
         raise UncertainError("no answer") from StoreError("the line is dead")
 
     monkeypatch.setattr(sync.Writer, "append_many", lose)
@@ -231,7 +231,7 @@ def test_a_lost_answer_is_looked_for(run, url, monkeypatch, is_written):
 def test_an_uncertain_append_says_so(run, url, monkeypatch):
     """If nobody can tell, the lines in question are named."""
 
-    def lose(*_):
+    def lose(*_, **__):
         raise UncertainError("no answer", hint="for programs")
 
     run("log", "append", url, "--create", stdin="a\n")

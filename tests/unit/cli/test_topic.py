@@ -11,6 +11,7 @@ import pytest
 
 from cordwood import Store, sync
 from cordwood.cli.bench.topics import measure
+from cordwood.topics import tier as tiers
 
 TOPIC = "shop/clicks"
 
@@ -172,6 +173,23 @@ def test_a_tier_is_made_and_described(run, tmp_path):
     assert "with a tier" in run("topic", "create", "near", "shop/x", *words[2:], code=1)
 
 
+def test_a_topic_is_uploaded(run, tmp_path, monkeypatch):
+    """What a process that stays has not uploaded yet; one without a tier says so."""
+    monkeypatch.setattr(tiers, "UPLOAD_FIRST_S", 3600.0)
+    run("topic", "create", "near", TOPIC, "--tier", f"file://{tmp_path}/tier")
+    topics = sync.Topics(tmp_path / "near")
+    with topics.producer("shop", "clicks") as producer:
+        producer.send_many([b"left", b"right"])
+    said = run("topic", "describe", "near", TOPIC, "--json")["partitions"][0]
+    assert (2, 0) == (said["not_uploaded"], said["oldest_here"])
+    assert "2 records uploaded" in run("topic", "upload", "near", TOPIC)
+    said = run("topic", "upload", "near", TOPIC, "--json")
+    assert [{"partition": 0, "records": 0, "next": 2}] == said["partitions"]
+    run("topic", "create", "near", "shop/plain")
+    assert "has no tier" in run("topic", "upload", "near", "shop/plain", code=1)
+    topics.close()
+
+
 def test_the_bench_measures(tmp_path):
     """Both sides, and their ratio."""
     rates = measure(tmp_path, 16, 40, 1)["rates"]
@@ -180,3 +198,10 @@ def test_the_bench_measures(tmp_path):
     with sync.Topics(tmp_path / "topics") as topics:
         held = topics.describe("bench", "sends").partitions[0].next
     assert 20 + 40 + 4_000 + 2_000 == held
+
+
+def test_the_bench_of_compaction_measures(run, tmp_path):
+    """Each step has its rate and its memory."""
+    out = run("topic", "bench", tmp_path, "--keys", 20_000, "--record", 20)
+    assert "20,000 keys, records of 20 bytes" in out
+    assert all(step in out for step in ("send", "compact", "read"))

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from cordwood import sync
+from cordwood.cli.bench.volume import measure
 from cordwood.cli.commits import drawn
 from cordwood.volume import sqlite
 from cordwood.volume.graph import Graph, Line
@@ -166,6 +168,12 @@ def test_errors_are_one_clear_line(run, url):
     assert "not_found" == run("volume", "status", "wood/none", "--json", code=1)["error"]
     assert "sql" == run("volume", "shell", url, "-c", "selec", "--json", code=1)["error"]
     assert "names no version" in run("volume", "diff", url, "never", code=1)
+    volume = sync.Volume("wood", "plain", directory="local")
+    volume.create()
+    with volume.begin() as txn:
+        txn.write(1, b"no database ".ljust(4096, b"."))
+    volume.close()
+    assert "not a database" in run("volume", "shell", "wood/plain", "-c", "select 1", code=1)
     assert "goes with one statement" in run("volume", "shell", url, "--json", code=1)["message"]
     assert "cannot name" in run("volume", "branch", url, "a b", code=1)
 
@@ -176,6 +184,18 @@ def test_creating(run):
     assert "already" in run("volume", "create", "wood/new", code=1)
     assert "exists already" in run("volume", "create", "wood/new", "--exist-ok")
     assert 512 == run("volume", "status", "wood/new", "--json")["page_size"]
+
+
+def test_the_benchmark(tmp_path, monkeypatch):
+    """Every figure that is wanted is there, beside both plain files."""
+    monkeypatch.setattr("cordwood.cli.bench.volume.UNPUSHED", (0, 5))
+    found = measure(tmp_path, rows=1_000, reads=20, updates=3, rounds=1)
+    assert 8 == len(found["rates"])
+    assert all(0 < row["ratio"] for row in found["rates"])
+    assert ["0", "5"] == list(found["unpushed_reads_per_s"])
+    assert 0 < found["cold"]["bytes"] < found["database_bytes"]
+    assert 0 < found["cold"]["requests"] < 40
+    assert 0 < found["branch_ms"]
 
 
 def version(log, lsn):

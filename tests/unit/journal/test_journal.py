@@ -39,6 +39,16 @@ def append(journal, *payloads):
     return numbers[0]
 
 
+def shortly(journal, payload):
+    """The shortest way, where that can be gone; its number."""
+    with journal.told("append to"):
+        found = journal.append_alone([payload], 5)
+    return append(journal, payload) if found is None else found
+
+
+WAYS = pytest.mark.parametrize("way", [append, shortly])
+
+
 def read(journal, number=0):
     """All payloads from a number on."""
     reading, found = Reading(journal, number), []
@@ -131,6 +141,31 @@ def test_a_power_cut_takes_only_what_was_not_synced(model):
         assert len(found) == append(later, b"more")
 
 
+def test_the_shortest_way_is_gone_by_who_meets_nobody():
+    """Not the first time, nor when somebody else has appended, waits, or the extent is full."""
+    disk = disk_with_folder()
+    mine, other = made(disk, size=4096), made(disk, size=4096, seed=2)
+    assert mine.append_alone([b"0"], 5) is None
+    assert 0 == append(mine, b"0")
+    assert 1 == mine.append_alone([b"1"], 5)
+    assert 2 == append(other, b"2")
+    assert mine.append_alone([b"3"], 5) is None
+    assert 3 == append(mine, b"3")
+    disk.overwrite(f"{FOLDER}/tail", b"\1", 192)
+    assert mine.append_alone([b"4"], 5) is None
+    disk.overwrite(f"{FOLDER}/tail", b"\0", 192)
+    with other.alone():
+        assert mine.append_alone([b"4"], 5) is None
+    assert mine.append_alone([bytes(4000)], 5) is None
+    with mine.turn() as turn:
+        turn.append([b"4"])
+        turn.say()  # And does not sync.
+    assert mine.append_alone([b"5"], 5) is None
+    assert 5 == append(mine, b"5")
+    assert 6 == mine.append_alone([b"6"], 5)
+    assert [b"%d" % number for number in range(7)] == read(other) == read(made(disk))
+
+
 def test_an_entry_larger_than_an_extent_is_refused():
     """Before anything is written."""
     journal = made(disk_with_folder())
@@ -139,22 +174,23 @@ def test_an_entry_larger_than_an_extent_is_refused():
     assert 0 == append(journal, bytes(SIZE - FRAMES_AT - 120))
 
 
+@WAYS
 @pytest.mark.parametrize("model", ["posix", "ext4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
+def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed, way):
     """Whatever came through of the rest is a beginning of it."""
     # EVIDENCE-OF: G-88
     disk = disk_with_folder(model)
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
-        append(journal, payload)
+        way(journal, payload)
     for cut in range(disk.steps - before):
         disk = disk_with_folder(model)
         disk.cut_after(cut)
         journal, acknowledged = made(disk), 0
         try:
             for payload in entries(14):
-                append(journal, payload)
+                way(journal, payload)
                 acknowledged += 1
         except PowerCut:
             pass
@@ -167,14 +203,15 @@ def test_a_power_cut_at_every_step_loses_nothing_acknowledged(model, seed):
         assert [*found, b"more"] == read(again) == read(made(found_disk))
 
 
+@WAYS
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
+def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number, way):
     """Who was told that it failed appends again, and nothing is doubled that was acknowledged."""
     # EVIDENCE-OF: G-88, G-90
     disk = disk_with_folder()
     before, journal = disk.steps, made(disk)
     for payload in entries(14):
-        append(journal, payload)
+        way(journal, payload)
     steps = disk.steps - before
     for step in range(1, steps + 1):
         disk = disk_with_folder()
@@ -182,16 +219,17 @@ def test_a_failure_at_every_step_loses_nothing_and_is_overcome(number):
         journal, acknowledged = made(disk), []
         for payload in entries(14):
             try:
-                at = append(journal, payload)
+                at = way(journal, payload)
             except StoreError:
-                at = append(journal, payload)
+                at = way(journal, payload)
             acknowledged.append((at, payload))
         found = read(made(disk))
         assert [found[at] for at, _ in acknowledged] == entries(14)
         assert found == read(journal)
 
 
-def test_an_append_that_failed_is_not_there_later():
+@WAYS
+def test_an_append_that_failed_is_not_there_later(way):
     """Not even if its bytes came through: whoever was told may append it again."""
     # EVIDENCE-OF: G-90
     disk = disk_with_folder()
@@ -199,8 +237,8 @@ def test_an_append_that_failed_is_not_there_later():
     append(journal, b"a")
     disk.fail(2, errno.EIO)
     with pytest.raises(StoreError):
-        append(journal, b"b")
-    assert [b"a"] == read(journal)
+        way(journal, b"b")
+    assert [b"a"] == read(journal) == read(made(disk))
     assert 1 == append(journal, b"c")
     assert [b"a", b"c"] == read(journal) == read(made(disk))
 
@@ -234,7 +272,11 @@ def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
             # Of the last frame, with nothing to say that it was synced, nobody can tell.
             is_torn = not tail and place >= last
             assert (3 if is_torn else len(found), is_torn) == (len(found), "0.wal" not in told)
-            assert damaged == bytes(copy.read(path)[1])
+            at = append(later, b"new")
+            assert at == 3 if is_torn else at >= 4
+            assert [b"new"] == read(made(copy, size=4096), at)
+            if not is_torn:
+                assert damaged[:end] == bytes(copy.read(path)[1])[:end]
 
 
 def test_after_damage_appending_goes_on_and_reading_can_skip():
@@ -253,8 +295,48 @@ def test_after_damage_appending_goes_on_and_reading_can_skip():
     with pytest.raises(CorruptionError, match="missing"):
         while reading.take(1):
             pass
-    assert 4 == reading.skip()
-    assert [b"new"] == [bytes(frame.payload) for frame in reading.take()]
+    behind = reading.skip()
+    assert 1 < behind <= 4
+    found = [bytes(frame.payload) for frame in reading.take()]
+    found += [bytes(frame.payload) for frame in reading.take()]
+    assert [*entries(4)[behind:], b"new"] == found
+
+
+def test_what_is_whole_before_and_behind_damage_is_read():
+    """At once, as much as there is before it; then it is told; then what is behind it."""
+    # EVIDENCE-OF: G-91
+    for number in range(5):
+        disk = disk_with_folder()
+        journal, begins = made(disk, size=4096), [FRAMES_AT]
+        for payload in entries(5):
+            append(journal, payload)
+            begins.append(journal.newest().end)
+        disk.overwrite(f"{FOLDER}/0.wal", b"\xff", begins[number] + 50)
+        for later in (journal, made(disk, size=4096, seed=2)):
+            reading = Reading(later)
+            if number:
+                assert entries(number) == [bytes(one.payload) for one in reading.take()]
+            with pytest.raises(CorruptionError, match=r"0\.wal is damaged"):
+                reading.take()
+            assert number + 1 == reading.skip()
+            assert entries(5)[number + 1 :] == [bytes(one.payload) for one in reading.take()]
+            assert entries(5)[number + 1 :] == read(later, number + 1)
+
+
+def test_an_extent_that_is_missing_in_the_middle_is_told():
+    """Not passed over in silence."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    for payload in entries(30):
+        append(journal, payload)
+    first, gone, after, *_ = journal.bases()
+    disk.unlink(f"{FOLDER}/{gone}.wal")
+    reading = Reading(journal)
+    assert entries(30)[first:gone] == [bytes(one.payload) for one in reading.take()]
+    with pytest.raises(CorruptionError, match=f"entries {gone} to {after - 1} are missing"):
+        reading.take()
+    assert after == reading.skip()
+    assert entries(30)[after:] == read(journal, after)
 
 
 def test_an_extent_that_is_gone_is_told():
@@ -267,6 +349,21 @@ def test_an_extent_that_is_gone_is_told():
     with pytest.raises(CollectedError, match=f"begins with {first}"):
         read(journal, 0)
     assert entries(20)[first:] == read(journal, first)
+
+
+def test_extents_that_are_deleted_under_a_reader_are_no_damage():
+    """Neither its own nor those behind it: the oldest go first, and it is told what is left."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    for payload in entries(30):
+        append(journal, payload)
+    first, gone, after, *_ = journal.bases()
+    reading = Reading(journal)
+    assert entries(30)[first:gone] == [bytes(one.payload) for one in reading.take()]
+    disk.unlink(f"{FOLDER}/{first}.wal")
+    disk.unlink(f"{FOLDER}/{gone}.wal")
+    with pytest.raises(CollectedError, match=f"begins with {after}: {gone} is gone"):
+        reading.take()
 
 
 def test_an_extent_put_to_another_use_under_a_reader():

@@ -94,9 +94,9 @@ def test_flights_form_a_chain():
 
 
 def test_what_landed_is_known_without_reading():
-    """Recovery gets pointer, link and columns from the flight."""
+    """Recovery gets pointer, link, columns and streams from the flight."""
     flight = flight_at(3, Stage.LANDED)
-    assert (flight.fragment, flight.link, False) == tuple(flight.landed())
+    assert (flight.fragment, flight.link, False, flight.streams) == tuple(flight.landed())
 
 
 # Judging: (stages in slots 5, 6, …; the log's next slot; the first slot not collected; which are

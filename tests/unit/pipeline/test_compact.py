@@ -71,6 +71,7 @@ async def test_headers_and_streams_are_kept(store, make):
     table = await make()
     log = cordwood.Log(store, "a")
     async with log.writer(create=True) as writer:
+        await log.streams.open("web")
         await writer.append(b"x", key=b"k", headers={"h": b"1", "i": b""}, stream="web")
     await compact(log, table, engine="local")
     (row,) = (await table.to_arrow()).to_pylist()

@@ -12,6 +12,7 @@ import pytest
 from cordwood.base.clock import LoopClock, SeededEntropy
 from cordwood.base.errors import (
     AlreadyExistsError,
+    ContendedError,
     NotFoundError,
     StoreError,
     UncertainError,
@@ -19,6 +20,7 @@ from cordwood.base.errors import (
 from cordwood.store.api import Match
 from cordwood.store.hedged import HedgedStore
 from cordwood.store.memory import MemoryStore
+from cordwood.store.retry import RetryingStore
 from cordwood.testing.faults import Fault, FaultyStore, Latency
 from cordwood.testing.simloop import SimLoop, simulate
 
@@ -82,7 +84,8 @@ def test_slow_get_is_sent_again():
         inner.plans = [(5.0, 0.0, None), (0.01, 0.0, None)]
         started_s = LoopClock().monotonic_s()
         assert b"" == (await store.get("warm/3")).data
-        assert 0.022 == pytest.approx(LoopClock().monotonic_s() - started_s)
+        # After half more than the 12 ms that they took; the twin takes 10.
+        assert 0.028 == pytest.approx(LoopClock().monotonic_s() - started_s)
         await asyncio.sleep(0)
         assert (1, 1, 2) == (store.hedges, inner.cancelled, len(inner.sent_s))
 
@@ -231,15 +234,216 @@ def test_create_with_both_lost():
     simulate(1, main)
 
 
-def test_swaps_and_overwrites_are_sent_once():
-    """A swap, an overwrite and a delete are never hedged."""
+def test_a_steady_store_is_not_asked_twice():
+    """Where all requests take about the same time the slowest are not slow."""
+
+    async def main():
+        inner = Scripted()
+        store = HedgedStore(inner, LoopClock(), hedges_per_s=1e6)
+        inner.plans = [(0.010 + 0.001 * (n % 5), 0.0, None) for n in range(400)]
+        for number in range(200):
+            await store.put(f"{number}", b"", "create")
+            await store.get(f"{number}")
+        assert 0 == store.hedges
+
+    simulate(1, main)
+
+
+def test_overwrites_and_deletes_are_sent_once():
+    """A late twin could undo what came after, so there is none."""
+    # EVIDENCE-OF: G-104
 
     async def main():
         store, inner = await warmed()
-        inner.plans = [(5.0, 0.0, None)] * 2
-        etag = await store.put("object", b"1", "overwrite")
-        await store.put("object", b"2", Match(etag))
-        assert (0, 2) == (store.hedges, len(inner.sent_s))
+        inner.plans = [(5.0, 0.0, None)] * 50
+        for _ in range(25):
+            await store.put("object", b"1", "overwrite")
+        await store.delete(["object"])
+        assert (0, 25) == (store.hedges, len(inner.sent_s))
+
+    simulate(1, main)
+
+
+# A swap: (before and after its effect, its error) for the first request and its twin, and for the
+# read that looks whose the object is.
+
+
+async def warmed_for_swaps(**options):
+    """As `warmed`, for swaps; the object, and the etag that it has now."""
+    store, inner = await warmed(**options)
+    etag = await inner.put("object", b"before")
+    for number in range(30):
+        etag = await store.put("object", b"warm %d" % number, Match(etag))
+    inner.sent_s.clear()
+    assert 0 == store.hedges
+    return store, inner, etag
+
+
+SWAPS = {
+    "the twin is faster": [(0.5, 0.0, None), (0.001, 0.0, None)],
+    "the first is slow to answer, the twin is refused": [(0.0, 0.5, None), (0.001, 0.0, None)],
+    "the first is lost, the twin is refused": [
+        (0.0, 0.1, StoreError("lost", applied=True)),
+        (0.001, 0.0, None),
+    ],
+    "the first fails, the twin succeeds": [
+        (0.1, None, StoreError("failed")),
+        (0.2, 0.0, None),
+    ],
+    "both take long": [(0.5, 0.5, None), (0.5, 0.6, None)],
+}
+
+
+@pytest.mark.parametrize("plans", SWAPS.values(), ids=SWAPS)
+def test_a_swap_that_meets_itself_is_ours(plans):
+    """However the two end: it took effect once, and that is what is said."""
+    # EVIDENCE-OF: G-104
+
+    async def main():
+        store, inner, etag = await warmed_for_swaps()
+        inner.plans = list(plans)
+        given = await store.put("object", b"ours", Match(etag))
+        found = await MemoryStore.get(inner, "object")
+        assert (b"ours", given) == (found.data, found.etag)
+        assert 1 == store.hedges
+
+    simulate(1, main)
+
+
+def test_a_swap_that_met_itself_does_not_wait_for_the_slow_answer():
+    """The object is read, and is ours: that is known long before the first request is answered."""
+
+    async def main():
+        store, inner, etag = await warmed_for_swaps()
+        started_s = LoopClock().monotonic_s()
+        inner.plans = [(0.0, 60.0, None), (0.001, 0.0, None)]
+        await store.put("object", b"ours", Match(etag))
+        assert LoopClock().monotonic_s() - started_s < 0.1
+
+    simulate(1, main)
+
+
+def test_a_swap_refused_twice_was_not_written():
+    """Somebody else replaced the object before: ContendedError, and theirs stays."""
+    # EVIDENCE-OF: G-104
+
+    async def main():
+        store, inner, etag = await warmed_for_swaps()
+        await MemoryStore.put(inner, "object", b"theirs")
+        inner.plans = [(0.5, 0.0, None), (0.001, 0.0, None)]
+        with pytest.raises(ContendedError):
+            await store.put("object", b"ours", Match(etag))
+        assert b"theirs" == (await MemoryStore.get(inner, "object")).data
+
+    simulate(1, main)
+
+
+def test_a_swap_in_doubt_whose_object_moved_on_is_uncertain():
+    """Ours may have been there in between: nobody says that it was not."""
+    # EVIDENCE-OF: G-104, G-105
+
+    async def main():
+        store, inner, etag = await warmed_for_swaps()
+        inner.plans = [(0.0, 0.1, StoreError("lost", applied=True)), (0.05, 0.0, None)]
+        swap = asyncio.ensure_future(store.put("object", b"ours", Match(etag)))
+        await asyncio.sleep(0.02)
+        ours = await MemoryStore.get(inner, "object")
+        assert b"ours" == ours.data
+        await MemoryStore.put(inner, "object", b"theirs", Match(ours.etag))
+        with pytest.raises(UncertainError, match="has changed since"):
+            await swap
+        # Two puts, and no more than two reads to find out whose it is.
+        assert len(inner.sent_s) <= 4
+
+    simulate(1, main)
+
+
+def test_a_late_twin_changes_nothing():
+    """The loser of a swap arrives when the object is long another one."""
+    # EVIDENCE-OF: G-104
+
+    async def main():
+        ground = MemoryStore(LoopClock())
+        faulty = FaultyStore(
+            ground, SeededEntropy(5), LoopClock(), latency=Latency(0.02, p99_s=2.0)
+        )
+        store = HedgedStore(faulty, LoopClock(), hedges_per_s=1e6, quantile=0.3)
+        etag = await store.put("object", b"-1", "create")
+        for number in range(200):
+            etag = await store.put("object", b"%d" % number, Match(etag))
+        await faulty.drain()
+        assert b"199" == (await ground.get("object")).data
+        assert store.hedges > 50
+
+    simulate(1, main)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_swaps_over_a_faulty_store(seed):
+    """Several swap a counter over a store that loses answers: each that was told so counted."""
+    # EVIDENCE-OF: G-104
+
+    async def main():
+        ground = MemoryStore(LoopClock())
+        entropy = SeededEntropy(seed)
+        faulty = FaultyStore(
+            ground,
+            entropy,
+            LoopClock(),
+            latency=TAIL,
+            write_faults={Fault.ERROR_AFTER: 0.05, Fault.ERROR_BEFORE: 0.05, Fault.ZOMBIE: 0.02},
+        )
+        told, doubtful = [], []
+        await ground.put("object", b"start")
+
+        async def swap(name):
+            inner = RetryingStore(faulty, LoopClock(), entropy)
+            store = HedgedStore(inner, LoopClock(), hedges_per_s=1e6, quantile=0.4)
+            for number in range(60):
+                data, etag = await store.get("object")
+                mine = b" %s%d" % (name, number)
+                try:
+                    await store.put("object", data + mine, Match(etag))
+                    told.append(mine.strip())
+                except ContendedError:
+                    pass
+                except UncertainError:
+                    doubtful.append(mine.strip())
+            return store.hedges
+
+        hedges = await asyncio.gather(*map(swap, (b"a", b"b", b"c")))
+        await faulty.drain()
+        found = (await ground.get("object")).data.split()[1:]
+        assert len(found) == len(set(found))
+        assert set(told) <= set(found) <= set(told) | set(doubtful)
+        assert sum(hedges) > 20
+
+    simulate(seed, main)
+
+
+@pytest.mark.parametrize("hedges_per_s", [0.5, 3.0, 10.0])
+def test_the_budget_bounds_what_is_sent(hedges_per_s):
+    """However slow the store becomes: so many second requests a second, and one, are all."""
+    # EVIDENCE-OF: G-105
+
+    async def main():
+        entropy = SeededEntropy(1)
+        ground = MemoryStore(LoopClock())
+        faulty = FaultyStore(ground, entropy, LoopClock(), latency=Latency(0.01, p99_s=0.02))
+        store = HedgedStore(faulty, LoopClock(), hedges_per_s=hedges_per_s)
+        for number in range(100):
+            await store.put(f"{number}", b"", "create")
+            await store.get(f"{number}")
+        # From now on everything takes a hundred times as long, and a lot is asked at once.
+        faulty._latency = Latency(1.0, p99_s=3.0)
+        before, hedges, started_s = faulty.counts.copy(), store.hedges, LoopClock().monotonic_s()
+        works = [store.put(f"late/{n}", b"", "create") for n in range(150)]
+        works += [store.get(f"{n % 100}") for n in range(150)]
+        await asyncio.gather(*works)
+        elapsed_s = LoopClock().monotonic_s() - started_s
+        sent = sum((faulty.counts - before).values()) - 300
+        assert sent == store.hedges - hedges
+        assert 0 < sent <= hedges_per_s * elapsed_s + 1
 
     simulate(1, main)
 

@@ -12,6 +12,7 @@ import pytest
 
 from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
 from cordwood.store.api import Match
+from cordwood.store.hedged import HEDGES_PER_S
 from cordwood.store.memory import MemoryStore
 from cordwood.store.url import Store
 from cordwood.testing.stores import keys_of
@@ -124,6 +125,15 @@ async def test_pickle(tmp_path):
         assert b"1" == (await again.get("object")).data
     remote = Store("s3://bucket/x", region="here", hedge=True)
     assert remote._options == pickle.loads(pickle.dumps(remote))._options
+
+
+def test_a_remote_store_asks_twice_unless_told_not_to():
+    """Hedging is on by default, over what repeats."""
+    remote = Store("s3://bucket/x", region="here", access_key_id="a", secret_access_key="b")
+    assert "HedgedStore(RetryingStore(" in repr(remote._store())
+    assert 10.0 == HEDGES_PER_S
+    options = {"region": "here", "access_key_id": "a", "secret_access_key": "b"}
+    assert "Hedged" not in repr(Store("s3://bucket/x", hedge=False, **options)._store())
 
 
 def _read_in_child(store, answers):

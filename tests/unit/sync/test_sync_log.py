@@ -246,3 +246,26 @@ def test_copy_and_fork(log):
     for made in (fork, copy):
         with made.reader() as reader:
             assert [b"b", b"c"] == [record.body for record in reader.read()]
+
+
+def test_streams(tmp_path):
+    """The blocking twin: opened, written, read, listed, closed."""
+    log = sync.Log(f"file://{tmp_path}/wood", "orders")
+    log.create()
+    log.streams.open("a", "b", metadata={"x": 1})
+    with log.writer() as writer:
+        assert 1 == writer.append(b"1", stream="a")
+        assert 2 == writer.append_many([b"2", b"3"], stream="b")
+        assert 4 == writer.append_soon(b"4", stream="a").result()
+        with pytest.raises(cordwood.StateError, match="is not open"):
+            writer.append(b"5", stream="c")
+        with pytest.raises(cordwood.StateError, match="is not open"):
+            writer.append_soon(b"5", stream="c").result()
+    with log.reader() as reader:
+        assert [b"1", b"4"] == [record.body for record in reader.read(stream="a")]
+        assert 2 == sum(batch.num_rows for batch in reader.read_arrow(stream="b"))
+        assert 1 == len(reader.scan(stream="b"))
+    log.streams.close("a")
+    assert ["b"] == list(log.streams.list())
+    assert {"x": 1} == log.streams.meta("a")
+    assert {"x": 2} == log.streams.meta("b", {"x": 2})

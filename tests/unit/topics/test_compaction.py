@@ -24,14 +24,14 @@ SMALL = 16 << 10
 @pytest.fixture
 def topics(tmp_path):
     """Topics in a directory, one of them made, compacted only when that is asked for."""
-    with sync.Topics(tmp_path / "topics", compacts=False) as made:
+    with sync.Topics(tmp_path / "topics", compacts=False, retains=False) as made:
         made.create("shop", "prices", compaction=True, extent_bytes=SMALL, tombstone_s=3600)
         yield made
 
 
 def again(topics):
     """The same, as another process has them."""
-    return sync.Topics(topics.name, compacts=False)
+    return sync.Topics(topics.name, compacts=False, retains=False)
 
 
 def send(topics, records, topic="prices", **more):
@@ -406,17 +406,21 @@ def test_for_tasks(topics):
     assert len(state) == count
 
 
-def test_damage_is_told_and_never_gives_an_old_record(topics):
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("place", [3, 12, 5000])
+def test_damage_is_told_and_never_gives_an_old_record(topics, place, has_index):
     """What cannot be read is left as it is; what came behind it still answers."""
+    # EVIDENCE-OF: G-91
     records = drawn(12, deleted=0.3)
     send(topics, records)
     folder = f"{topics.name}/shop/prices/0"
     bases = sorted(int(name[:-4]) for name in os.listdir(folder) if name.endswith(".wal"))
     path = f"{folder}/{bases[1]}.wal"
     with open(path, "r+b") as file:
-        file.seek(5000)
-        file.write(b"\xff" * 100)
-    os.unlink(f"{path}.index")
+        file.seek(place)
+        file.write(b"\xff" * 5)
+    if not has_index:
+        os.unlink(f"{path}.index")
     with open(path, "rb") as file:
         damaged = file.read()
     mine = again(topics)
@@ -434,6 +438,12 @@ def test_damage_is_told_and_never_gives_an_old_record(topics):
         except CorruptionError:
             continue
         assert (None if one is None else one.value) == expected.get(key)
+    send(mine, [(b"new", b"1")])
+    assert b"1" == mine.latest("shop", "prices", b"new").value
+    if place < 64:
+        assert any(path in warning for warning in mine.describe("shop", "prices").warnings)
+        (told,) = mine.retain("shop", "prices").partitions[0].damaged
+        assert path in told
 
 
 def test_a_writer_takes_little_more_than_its_key_table(topics):

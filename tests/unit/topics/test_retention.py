@@ -63,7 +63,7 @@ def test_what_goes(times, now, hours, bytes_, count):
 @pytest.fixture
 def topics(tmp_path):
     """Topics in a directory."""
-    with sync.Topics(tmp_path / "topics") as made:
+    with sync.Topics(tmp_path / "topics", retains=False) as made:
         yield made
 
 
@@ -155,7 +155,7 @@ def test_an_empty_topic_goes_when_it_is_old_and_one_without_retention_never(topi
 def test_whoever_appends_meanwhile_keeps_the_topic(topics, monkeypatch):
     """It is decided while nobody can append."""
     topics.create("shop", "t", retention_s=3600)
-    other = sync.Topics(topics.name)
+    other = sync.Topics(topics.name, retains=False)
     folder = topics._engine.home
     decide = folder.delete_if
 
@@ -175,7 +175,7 @@ def test_retention_while_others_append_and_read(topics):
     stop, gone = threading.Event(), []
 
     def work():
-        mine = sync.Topics(topics.name)
+        mine = sync.Topics(topics.name, retains=False)
         while not stop.is_set():
             gone.append(mine.retain("shop", "t").partitions[0].extents)
 

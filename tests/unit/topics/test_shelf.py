@@ -516,3 +516,37 @@ def test_producers_that_are_killed_lose_and_double_nothing(tmp_path):
             found = {int(record.value): record.offset for record in consumer}
     assert list(range(len(found))) == list(found)
     assert all(found[number] == offset for number, offset in heard.items())
+
+
+def test_partitions_are_asked_at_once():
+    """A consumer that waits sends one HEAD for each, and none waits for another's answer."""
+    asked, most = [], 0
+    flying = 0
+
+    async def head(call, key):
+        nonlocal flying, most
+        asked.append(key)
+        flying += 1
+        most = max(most, flying)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        flying -= 1
+        return await call()
+
+    memory = MemoryStore()
+    topics = made(memory, partitions=8)
+    with topics.producer("shop", "clicks") as producer:
+        for partition in range(8):
+            producer.send(b"%d" % partition, partition=partition)
+    watched = sync.Topics(cordwood.Store.over(Hooked(memory, head=head)))
+    with watched.consumer("shop", "clicks", timeout_s=0) as consumer:
+        assert [b"%d" % number for number in range(8)] == [one.value for one in consumer]
+        assert [] == list(consumer)
+        asked.clear()
+        assert [] == list(consumer)
+        assert 8 == len([key for key in asked if key.endswith("MANIFEST")])
+        assert 1 < most <= 16
+        with topics.producer("shop", "clicks") as producer:
+            producer.send(b"more", partition=5)
+        assert [b"more"] == [one.value for one in consumer]
+    topics.close()

@@ -10,7 +10,7 @@ from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.volumemodel import PAGE_BYTES, Version, commit, page_of, seen
 from cordwood.volume.local import Local
 
-# EVIDENCE-OF: G-102
+# EVIDENCE-OF: G-110
 
 WAL = "/v/log/wal"
 PATHS = [f"{WAL}/wal0.wal", f"{WAL}/wal1.wal"]

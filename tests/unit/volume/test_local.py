@@ -31,7 +31,7 @@ from cordwood.testing.volumemodel import (
 from cordwood.volume import writing
 from cordwood.volume.local import Local
 
-# EVIDENCE-OF: G-98, G-99, G-100, G-101
+# EVIDENCE-OF: G-106, G-107, G-108, G-109
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def sweep_before_commit(world, wait_s=GRACE_S + 100):
 
 async def test_a_large_push_leaves_a_note_first(world):
     """Its packs are kept while it sleeps; the note is gone afterwards."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-115
     put = []
 
     async def step(key):
@@ -116,7 +116,7 @@ async def test_without_a_look_at_notes_it_would_be_swept(world, monkeypatch):
 
 async def test_a_small_push_that_slept_starts_over_with_a_note(world):
     """Half the grace is gone before its commit: fresh packs, kept by a note."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-115
     times = []
 
     async def step(key):
@@ -132,7 +132,7 @@ async def test_a_small_push_that_slept_starts_over_with_a_note(world):
 
 async def test_a_small_push_whose_put_took_long_brings_its_packs_back(world):
     """From the local copy, when it sees how late it is."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-115
     assert await push_through(world, 1, sweep_before_commit(world))
     assert [] == await keys(world, "/pushes/")
 
@@ -185,7 +185,7 @@ async def meet(folder, at, order=None, monkeypatch=None):
 
 async def test_a_push_may_end_between_any_two_requests_of_a_sweep(tmp_path):
     """Packs are listed, then notes, then commits: one of them shows the push."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-115
     answers = []
     while not answers or answers[-1] is not None:
         answers.append(await meet(tmp_path / str(len(answers)), len(answers) + 1))

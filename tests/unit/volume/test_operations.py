@@ -31,7 +31,7 @@ async def world(request, tmp_path):
 
 async def test_a_commit_is_seen_here_and_after_a_push_everywhere(world):
     """Two states: locally committed, and published."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-111
     a = await world.made()
     await write(a, {1: "one", 3: "three"})
     assert ["one", None, "three"] == await seen(a)
@@ -90,7 +90,7 @@ async def test_a_transaction_reads_what_it_wrote(world):
 
 async def test_many_commits_are_one_push(world):
     """Squashed, with one message; a month of them, offline, too."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-111
     a = await world.made()
     for n in range(60):
         world.clock.pass_s(12 * 3600)
@@ -187,7 +187,7 @@ async def test_status_says_how_it_stands(world):
 
 async def test_divergence_has_three_ways_out(world):
     """Push and pull say so and change nothing; then theirs, a branch, or on top."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-114
     a = await world.made(versions=2)
     ways = [world.at(name) for name in ("reset", "branch", "rebase", "refused")]
     for volume in ways:
@@ -370,7 +370,7 @@ async def test_tags_are_created_swapped_and_forced(world):
 
 async def test_a_tag_moved_under_us(world):
     """Nothing is pushed where nobody would look; nothing local is lost by following."""
-    # EVIDENCE-OF: G-108
+    # EVIDENCE-OF: G-116
     a = await world.made(versions=2)
     b = world.at("b")
     assert ["v1", "v2"] == await seen(b)
@@ -432,7 +432,7 @@ async def test_checkpoints_end_the_walk(world):
 
 async def test_a_branch_whose_parent_is_collected_is_refused(world):
     """What is gone cannot be branched, read or restored; the rest goes on as it was."""
-    # EVIDENCE-OF: G-105
+    # EVIDENCE-OF: G-113
     a = await world.made(versions=4)
     await a.checkpoint(at=3)
     world.clock.pass_s(60)

@@ -45,7 +45,7 @@ async def commits(world):
 @pytest.mark.parametrize("number", range(3))
 async def test_an_answer_lost_at_each_put(world, fault, number):
     """Pack or commit: the next push knows its own again, and there is one version."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-111
     await world.made(versions=1)
     faulty = FaultyStore(world.back, SeededEntropy(1), world.clock)
     volume = world.at("b", store=faulty)
@@ -70,7 +70,7 @@ async def test_a_put_that_lands_late_is_the_same_commit(world, verb):
 
     Whatever it did, it put the same bytes first: so it is published, and what lands is that.
     """
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-111
     await world.made(versions=1)
     late = []
 
@@ -100,7 +100,7 @@ async def test_a_put_that_lands_late_is_the_same_commit(world, verb):
 
 async def test_a_push_cut_off_that_another_overtook_is_dropped(world):
     """Its LSN is theirs for ever; what is local stays, and has diverged."""
-    # EVIDENCE-OF: G-103, G-106
+    # EVIDENCE-OF: G-111, G-114
     a = await world.made(versions=1)
 
     async def put(call, key, *_):
@@ -130,7 +130,7 @@ async def test_a_push_cut_off_that_another_overtook_is_dropped(world):
 
 async def test_processes_of_one_directory_push_and_pull_at_once(world):
     """Handles of their own on the same files: each transfer is published once."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-111
     await world.made(versions=1)
     ones = [world.at("b") for _ in range(3)]
 
@@ -149,7 +149,7 @@ async def test_processes_of_one_directory_push_and_pull_at_once(world):
 
 async def test_of_two_directories_one_is_first(world):
     """One version each; the other diverges, and finds its way."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-114
     await world.made(versions=1)
     ones = [world.at(f"d{n}") for n in range(4)]
     for n, volume in enumerate(ones):
@@ -181,7 +181,7 @@ async def test_who_waits_for_a_transaction_does_not_stop_the_loop(world):
 
 async def test_what_is_committed_while_a_branch_is_made_stays(world):
     """The branch has what was there when it began; here nothing is given up."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-114
     a = await world.made(versions=2)
     other = world.at("b")
     await seen(other)
@@ -275,7 +275,7 @@ async def test_a_commit_that_is_cancelled_is_over_before_the_next_begins(world):
 
 async def test_a_frame_damaged_here_is_fetched_again(world):
     """And a whole cache that was deleted, and all commits: nothing of it is needed."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-112
     await world.made(versions=2)
     b = world.at("b")
     await b.hydrate()
@@ -315,7 +315,7 @@ async def test_a_frame_damaged_in_the_store_is_named(world):
 
 async def test_a_reader_goes_on_when_a_checkpoint_took_the_place_of_packs(world):
     """One that was open before, another that pulls, diff, hydrate and restore."""
-    # EVIDENCE-OF: G-105
+    # EVIDENCE-OF: G-113
     a = await world.made()
     for n in range(1, 9):
         await write(a, {k: f"{k} of {n}" for k in range(1, 4 + n % 2)}, [4])
@@ -412,7 +412,7 @@ class Away:
 @pytest.mark.parametrize("flavour", ["async", "blocking"])
 async def test_everything_that_can_work_offline_does(tmp_path, flavour):
     """Open, read, write, look back, compare, restore; push says what is wrong; then one push."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-112
     world = World(flavour, "file", tmp_path)
     await world.made(versions=3)
     b = world.at("b")

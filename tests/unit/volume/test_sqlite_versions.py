@@ -12,7 +12,10 @@ import pytest
 import cordwood
 from cordwood import sync
 from cordwood.base.errors import InvalidInputError, NotFoundError
+from cordwood.store.directory import DirectoryStore
+from cordwood.store.url import Store
 from cordwood.testing.handclock import HandClock
+from cordwood.testing.hooked import Hooked
 from cordwood.volume import sqlite
 
 
@@ -229,6 +232,33 @@ def test_nothing_moves_in_a_transaction_that_writes(line, verb):
     assert 5 == seen(line)
 
 
+@pytest.mark.parametrize("verb", ["push", "pull", "reset", "rebase", "restore"])
+def test_nothing_moves_where_an_old_version_is_read(line, verb):
+    """Who reads a version cannot change what others see."""
+    asked(line, "checkout", 2)
+    with pytest.raises(apsw.ReadOnlyError, match="version 2 is read"):
+        asked(line, verb, 1)
+    assert 2 == seen(line)
+
+
+def test_a_forked_child_is_refused(line, connect):
+    """A connection belongs to its process: a child gets an error, and never waits for ever."""
+    fill(line)
+    old = connect("there", at=4)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for connection, query in ((line, "select x from t"), (old, "select sum(x) from large")):
+            try:
+                connection.execute(query).fetchall()
+            except apsw.Error as error:
+                refused += "fork" in str(error)
+        os._exit(refused)
+    assert 2 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert 3 == seen(line)
+    assert 1000 == old.execute("select count(*) from large").get
+
+
 def test_pragmas_that_are_wrong(line):
     """One clear error each."""
     for words, match in [
@@ -244,18 +274,22 @@ def test_pragmas_that_are_wrong(line):
 
 
 def test_only_the_pages_that_a_query_needs_are_fetched(connect, tmp_path):
-    """A point query on a large database that is not here reads a little of it."""
+    """A point query on a large database that is not here reads a little; a scan asks for much."""
     one = connect()
-    one.execute("create table t (id integer primary key, x blob)")
+    one.execute("create table t (id integer primary key, x blob, y); create index i on t (y)")
+    rows = [(n, n * 7919 % 10007) for n in range(9000)]
     with one:
-        one.executemany("insert into t values (?, randomblob(900))", [(n,) for n in range(9000)])
+        one.executemany("insert into t values (?, randomblob(900), ?)", rows)
     asked(one, "push")
-    there = connect("there")
+    hooked = Hooked(DirectoryStore(str(tmp_path / "store")))
+    there = sqlite.connect(Store.over(hooked), "app", directory=tmp_path / "there")
     assert 900 == there.execute("select length(x) from t where id = 4321").get
-    share = json.loads(asked(there, "status"))["cached_share"]
-    assert 0 < share < 0.05
+    assert 0 < json.loads(asked(there, "status"))["cached_share"] < 0.05
+    before = len(hooked.calls)
     assert 9000 * 900 == there.execute("select sum(length(x)) from t").get
-    assert 0.99 < json.loads(asked(there, "status"))["cached_share"]
+    assert len(hooked.calls) - before < 25  # of 150 frames
+    assert 0.9 < json.loads(asked(there, "status"))["cached_share"]
+    there.close()
 
 
 def test_a_store_that_is_away(line, connect, tmp_path):

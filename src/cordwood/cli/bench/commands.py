@@ -11,6 +11,8 @@ from cordwood.cli.bench import collecting as collect_bench
 from cordwood.cli.bench import latency as latency_bench
 from cordwood.cli.bench import memory as memory_bench
 from cordwood.cli.bench import scan as scan_bench
+from cordwood.cli.bench import streams as streams_bench
+from cordwood.cli.bench import tail as tail_bench
 from cordwood.cli.bench import throughput as throughput_bench
 from cordwood.cli.bench.harness import run
 from cordwood.cli.output import command, console, print_json
@@ -118,6 +120,30 @@ def collect(*, fragments: int, garbage: int, as_json: bool) -> None:
     """Requests that a collection makes, step by step."""
     result = run(lambda: collect_bench.collecting(fragments, garbage))
     print_nested("collect", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--fragments", type=click.IntRange(1), default=1_000, show_default=True)
+@click.option("--streams", "names", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option("--per-fragment", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--reads", type=click.IntRange(1), default=500, show_default=True)
+@command
+def streams(*, fragments: int, names: int, per_fragment: int, reads: int, as_json: bool) -> None:
+    """Fragments that reading one of many streams touches, beside those that hold it."""
+    result = run(lambda: streams_bench.streams(fragments, names, per_fragment, reads))
+    print_nested("streams", result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--rate", type=float, default=1_000, show_default=True, help="Appends per second.")
+@click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
+@click.option("--seconds", type=float, default=60, show_default=True, help="Of simulated time.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@command
+def tail(*, rate: float, body: int, seconds: float, seed: int, as_json: bool) -> None:
+    """Append latency over a store with a slow tail: plain, and asked twice where it is slow."""
+    result = tail_bench.tail(rate, body, seconds, seed)
+    print_nested("tail", result, as_json=as_json)
 
 
 def print_nested(title: str, result: dict[str, Any], *, as_json: bool) -> None:

@@ -14,8 +14,9 @@ import click
 from rich.table import Table
 
 from cordwood.base.clock import SYSTEM_CLOCK
+from cordwood.cli.bench.compaction import STEPS, measure_compaction
 from cordwood.cli.bench.harness import run
-from cordwood.cli.output import command, console, print_json
+from cordwood.cli.output import command, console, count_progress, print_json, size
 from cordwood.sync.topics import Producer, Topics
 from cordwood.topics.topics import Topics as AsyncTopics
 
@@ -28,14 +29,31 @@ EXTENT_BYTES = 256 << 20
 @click.option("--record", type=click.IntRange(1), default=128, show_default=True, help="Bytes.")
 @click.option("--sends", type=click.IntRange(1), default=1_000, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--keys", type=click.IntRange(1), help="Compaction instead, with so many keys.")
 @command
-def bench(directory: Path | None, *, record: int, sends: int, rounds: int, as_json: bool) -> None:
+def bench(
+    directory: Path | None,
+    *,
+    record: int,
+    sends: int,
+    rounds: int,
+    keys: int | None,
+    as_json: bool,
+) -> None:
     """Send records durably, one by one and many at once, beside SQLite in WAL mode, FULL sync.
 
     In a temporary folder under DIRECTORY, or the current one: on the disk that is to be measured.
     The two take turns, and each round has a ratio; the middle one is given.
+
+    With --keys: send so many distinct keys to a compaction topic, and three tenths of them again;
+    compact it; read the last record of each. Rates, and the peak of memory of each step.
     """
     with tempfile.TemporaryDirectory(dir=directory or Path.cwd()) as place:
+        if keys is not None:
+            with count_progress("compaction", shown=not as_json) as advance:
+                compacted = measure_compaction(Path(place), keys, record, advance)
+            _print_compaction(compacted, as_json=as_json)
+            return
         result = measure(Path(place), record, sends, rounds)
     if as_json:
         print_json(result)
@@ -45,6 +63,20 @@ def bench(directory: Path | None, *, record: int, sends: int, rounds: int, as_js
         wanted = f"{row['reach']:g}" if "reach" in row else ""
         figures = (f"{row['per_s']:,.0f}", f"{row['sqlite_per_s']:,.0f}", f"{row['ratio']:.2f}")
         table.add_row(name.replace("_", " "), *figures, wanted)
+    console().print(table)
+
+
+def _print_compaction(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    table = Table("", "bytes", "seconds", "CPU s", "MB/s", "memory", "of it before")
+    for step in STEPS:
+        row = result[step]
+        memory = size(row["rss_peak_bytes"]), size(row["rss_before_bytes"])
+        rates = f"{row['seconds']:g}", f"{row['cpu_seconds']:g}", f"{row['mb_per_s']:g}"
+        table.add_row(step, size(row["bytes"]), *rates, *memory)
+    console().print(f"{result['keys']:,} keys, records of {result['record_bytes']} bytes")
     console().print(table)
 
 
