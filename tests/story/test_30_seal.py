@@ -42,7 +42,7 @@ async def leave_orphan(log, bodies, tail=None):
     batch = Batch()
     batch.add_block(content_of_bodies(bodies), None)
     flight, data = build(batch, tail, tail.at_us + 1, entropy.token(), "none")
-    await log.objects.put_fragment(flight.seq_no, data)
+    await log.objects.put_fragment(flight.fragment.path, data)
     return tail.after(flight.link, flight.seq_no)
 
 

@@ -39,9 +39,10 @@ from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.cut import Cut, cut_for
 from cordwood.log.fetch import decode_table
-from cordwood.log.format import Fragment, Manifest, Node, NodePointer, WriterTag, encode
+from cordwood.log.format import Fragment, Manifest, Node, NodePointer, encode
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
+from cordwood.log.tag import WriterTag
 from cordwood.store.api import ServerCopies
 from cordwood.store.streams import as_generator
 

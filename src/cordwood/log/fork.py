@@ -47,10 +47,11 @@ from cordwood.base.errors import (
 )
 from cordwood.log import paths, tree
 from cordwood.log.cut import Cut, cut_for, first_wanted
-from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, WriterTag, encode
+from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, encode
 from cordwood.log.holds import ForkRecord, prove_not_collected
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
+from cordwood.log.tag import WriterTag
 
 TRIES_MAX = 5
 """Times a fork from the oldest record on begins again because that was collected under it."""

@@ -34,17 +34,10 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.log import paths, tree
-from cordwood.log.format import (
-    FORMAT,
-    Fragment,
-    Manifest,
-    NodePointer,
-    WriterTag,
-    decode,
-    encode,
-)
+from cordwood.log.format import FORMAT, Fragment, Manifest, NodePointer, decode, encode
 from cordwood.log.garbage import load_garbage
 from cordwood.log.objects import LogObjects
+from cordwood.log.tag import WriterTag
 from cordwood.store.api import Match
 
 Pointer = NodePointer | Fragment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
+from cordwood.log.chain.options import Protocol, check_protocol
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.copy import CopyReport, copy
 from cordwood.log.copy import Progress as CopyProgress
@@ -27,13 +28,7 @@ from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Destroyer
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.fork import fork
-from cordwood.log.format import (
-    GRACE_S_DEFAULT,
-    Manifest,
-    Seal,
-    WriterTag,
-    is_grace,
-)
+from cordwood.log.format import GRACE_S_DEFAULT, Manifest, Seal, is_grace
 from cordwood.log.fragment import Compression
 from cordwood.log.kinds import refuse_others
 from cordwood.log.objects import LogObjects
@@ -43,12 +38,11 @@ from cordwood.log.reader import NO_LIMITS, Limits, Reader
 from cordwood.log.recovery import BeforeNaming, find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.seal import Sealer
+from cordwood.log.tag import WriterTag
 from cordwood.log.writer import Writer
 from cordwood.store.api import check_key
 from cordwood.store.probe import verify_conditional_puts
 from cordwood.store.url import Store
-
-Protocol = Literal["cas"]
 
 DEFAULT_OPTIONS = Options()
 
@@ -107,7 +101,7 @@ class Log:
         self.name = name
         self._clock = clock
         self._entropy = entropy
-        self._objects = LogObjects(self.store, name)
+        self._objects = LogObjects(self.store, name, clock=clock)
         self.cursors = Cursors(self._objects, clock, entropy)
         """Named positions, which hold back collection."""
 
@@ -155,21 +149,24 @@ class Log:
         self,
         *,
         exist_ok: bool = False,
-        protocol: Protocol = "cas",
+        protocol: Protocol | None = None,
         grace_s: int = GRACE_S_DEFAULT,
+        shards: int = 1,
     ) -> None:
         """Create the log. Three requests; of several callers exactly one creates it.
 
         Args:
             exist_ok: an existing log is left as it is.
-            protocol: how appends are agreed on; `cas` swaps one manifest.
+            protocol: how appends are agreed on; `cas` swaps one manifest, `chain` only creates
+                objects (docs/formats/chain.md). By default `chain` on `gs://`, where one object
+                takes about one write a second, and `cas` elsewhere.
             grace_s: seconds between unlinking and deleting in a collection, fixed for ever.
+            shards: over how many prefixes a chain log spreads its fragments, 12 at most.
 
         Raises:
             AlreadyExistsError: it exists; or a table of its name does.
         """
-        if protocol != "cas":
-            raise InvalidInputError(f"protocol {protocol!r} is not known", hint="use 'cas'")
+        wanted = check_protocol(self.store, protocol, shards)
         if not is_grace(grace_s):
             raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
         await verify_conditional_puts(self.store)
@@ -179,7 +176,7 @@ class Log:
         incarnation = self._entropy.token()
         tag = WriterTag(incarnation, self._entropy.token(), incarnation, 0)
         try:
-            await self._objects.create(tree.empty(tag, grace_s=grace_s))
+            await self._objects.create(tree.empty(tag, grace_s=grace_s), wanted)
         except AlreadyExistsError:
             if not exist_ok:
                 raise
@@ -264,7 +261,7 @@ class Log:
             cursors={name: witness.offset for name, witness in cursors.items()},
             pins=tuple(await list_pins(self._objects)),
             features=manifest.features,
-            protocol="cas",
+            protocol="cas" if manifest.chain is None else "chain",
             grace_s=manifest.grace_s,
         )
 

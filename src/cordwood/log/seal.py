@@ -43,19 +43,11 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.log import tree
-from cordwood.log.format import (
-    DESTROYED,
-    PRODUCERS,
-    SEAL,
-    Extension,
-    Manifest,
-    Position,
-    Seal,
-    WriterTag,
-)
+from cordwood.log.format import DESTROYED, PRODUCERS, SEAL, Extension, Manifest, Position, Seal
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Ground, Tail, find_ground, next_tag
+from cordwood.log.tag import WriterTag
 
 TEXT_BYTES_MAX = 1024
 """Of a reason, and of where a log went: they are in every later manifest."""

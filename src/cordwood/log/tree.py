@@ -45,8 +45,8 @@ from cordwood.log.format import (
     Node,
     NodePointer,
     Position,
-    WriterTag,
 )
+from cordwood.log.tag import WriterTag
 
 FANOUT = 8
 """Children of a node. Smaller makes deeper trees, larger makes a larger root; see the header."""
