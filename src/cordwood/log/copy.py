@@ -37,6 +37,7 @@ from cordwood.base.errors import (
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
+from cordwood.log.chain import names
 from cordwood.log.cut import Cut, cut_for
 from cordwood.log.fetch import decode_table
 from cordwood.log.format import Fragment, Manifest, Node, NodePointer, encode
@@ -132,7 +133,7 @@ async def copy(
             code=Code.SETSUM_MISMATCH,
             hint="run `cordwood log scrub`; no log was created",
         )
-    await target.create(copied)
+    await target.create(copied, manifest.shards)
     return report
 
 
@@ -172,8 +173,9 @@ class _Copier:
 
     async def run(self) -> CopyReport:
         """Move everything, then say what was moved."""
-        async with aclosing(as_generator(self._target.list("log/"))) as there:
-            self._is_resumed = await anext(there, None) is not None
+        for prefix in ("log/", names.SHARD_PREFIX):
+            async with aclosing(as_generator(self._target.list(prefix))) as there:
+                self._is_resumed |= await anext(there, None) is not None
         self._report.nodes = len(self._cut.made)
         made = {node.path: node for node in self._cut.made}
         try:

@@ -32,6 +32,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, NotFoundError, StateError
 from cordwood.log import paths
+from cordwood.log.chain import names
 from cordwood.log.format import Manifest
 from cordwood.log.holds import live_holds
 from cordwood.log.objects import LogObjects
@@ -47,7 +48,9 @@ SHOWN_MAX = 3
 
 ORDER = (
     "log/",
+    names.SHARD_PREFIX,
     paths.NODE_PREFIX,
+    names.PREFIX_PREFIX,
     paths.CURSOR_PREFIX,
     "gc/",
     paths.PIN_PREFIX,
@@ -89,6 +92,9 @@ class Destroyer:
             NotFoundError: there is no such log.
             StateError: a fork shares its files, or there is something that is not the log's.
         """
+        if await self._is_mark_alone():
+            await self._delete([self._objects.key(paths.MANIFEST)])
+            return self._deleted
         await self._check_exists()
         await self._check()
         doomed = await self._sealer.doom()
@@ -98,11 +104,20 @@ class Destroyer:
                 return self._deleted
         await self._release_holds(doomed)
         if await self._is_still(doomed):
-            await self._delete([self._objects.key(paths.MANIFEST)])
+            await self._delete_manifests()
             await self._delete_leftovers()
         return self._deleted
 
     # Looking.
+
+    async def _is_mark_alone(self) -> bool:
+        """Whether a destruction of a chain log was cut off before its very last delete."""
+        try:
+            await self._objects.look()
+        except NotFoundError:
+            keys = [meta.key async for meta in self._objects.list("")]
+            return keys == [self._objects.key(paths.MANIFEST)]
+        return False
 
     async def _check_exists(self) -> None:
         try:
@@ -196,6 +211,20 @@ class Destroyer:
             self._deleted += len(keys)
             if self._progress is not None:
                 self._progress(self._deleted, max(self._deleted, self._total))
+
+    async def _delete_manifests(self) -> None:
+        """Of a chain, the doomed one after all others: it is found by itself. The mark goes last.
+
+        What is put meanwhile by slow writers leads to the doomed one, or to nothing.
+        """
+        chain = self._objects.chain
+        if chain is not None:
+            head = await chain.head()
+            last = self._objects.key(names.manifest(head.index))
+            listed = self._objects.list(names.MANIFEST_PREFIX)
+            await self._delete([meta.key async for meta in listed if meta.key != last])
+            await self._delete([last])
+        await self._delete([self._objects.key(paths.MANIFEST)])
 
     async def _release_holds(self, doomed: Manifest) -> None:
         """Let the ancestors of a fork go: it needs nothing of theirs any more."""

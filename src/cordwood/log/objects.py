@@ -173,6 +173,11 @@ class LogObjects:
         return Loaded(head.manifest, head.etag)
 
     @property
+    def plain(self) -> ObjectStore:
+        """The store itself, where versions are objects like any other."""
+        return self._plain
+
+    @property
     def chain(self) -> chains.Chain | None:
         """Its chain of manifests, once it was loaded and found to be one."""
         return self._chain

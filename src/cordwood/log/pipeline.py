@@ -56,7 +56,7 @@ from cordwood.log.batch import Batch, Queue
 from cordwood.log.flight import Fate, Flight, PathOf, Stage, build, judge, not_written, uncertain
 from cordwood.log.folding import Folder
 from cordwood.log.format import COLUMNS, Manifest
-from cordwood.log.garbage import Phase, apply, load_garbage
+from cordwood.log.garbage import Garbage, Phase, apply, load_garbage
 from cordwood.log.intents import Asker, TurnKeeper
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
@@ -437,7 +437,13 @@ class Pipeline:
             return manifest
         if garbage.phase is not Phase.MARKED or not intent.endswith(garbage.nonce or "?"):
             return manifest
+        if not await self._may_apply(garbage):
+            return manifest
         return apply(manifest, garbage) or manifest
+
+    async def _may_apply(self, garbage: Garbage) -> bool:
+        """Whether it may be left out."""
+        return True
 
     def _finish(self, batch: Batch, outcome: int | BaseException) -> None:
         if isinstance(outcome, BaseException):

@@ -43,6 +43,7 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.log import tree
+from cordwood.log.chain.document import Shards
 from cordwood.log.format import DESTROYED, PRODUCERS, SEAL, Extension, Manifest, Position, Seal
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
@@ -106,7 +107,7 @@ class Sealer:
                 hint="a seal does not change; copy the log instead",
             )
         try:
-            await other.create(self._continuation(here))
+            await other.create(self._continuation(here), _anew(here.shards))
         except AlreadyExistsError:
             there = await _look(other)
             if there is None:
@@ -152,6 +153,11 @@ class Sealer:
             extension = msgspec.structs.replace(empty.cordwood, producers=before.producers)
             empty = msgspec.structs.replace(empty, cordwood=extension)
         return msgspec.structs.replace(empty, initial_offset_position=Position(before.next_offset))
+
+
+def _anew(shards: Shards | None) -> Shards | None:
+    """The same shards, with nothing in them."""
+    return shards and Shards((1,) * shards.width, shards.width)
 
 
 def with_seal(manifest: Manifest, seal: Seal, tag: WriterTag) -> Manifest:

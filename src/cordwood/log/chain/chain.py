@@ -41,6 +41,9 @@ from cordwood.log.tag import WriterTag
 from cordwood.store.api import Object, ObjectStore
 from cordwood.store.streams import as_generator
 
+REPEATS_MAX = 3
+"""Times that manifests are looked for while nothing changes, before they count as lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -139,9 +142,12 @@ class Chain:
             NotFoundError: there is none.
             CorruptionError, UnsupportedError: one of them cannot be understood.
         """
-        while True:
+        top = -1
+        repeats = 0
+        while repeats < REPEATS_MAX:
             started_s, started_us = self._clock.monotonic_s(), self._clock.now_us()
-            top = await self._top()
+            before, top = top, await self._top()
+            repeats = repeats + 1 if top == before else 0
             found = await self._get(top)
             if found is None:
                 # Deleted since, by a collection or a destruction.
@@ -168,6 +174,14 @@ class Chain:
                 newest, end.index, end.write, end.undecided, top, started_s, started_us, seen
             )
             return self._head
+        raise CorruptionError(
+            f"the manifests of log {self._name!r} do not hang together: the newest, {top}, leads "
+            "to one that does not exist",
+            where=self.key(top),
+            code=Code.MISSING_OBJECT,
+            hint="restore the manifests from a version of the bucket, or make one from the "
+            "fragments with `cordwood log rebuild`",
+        )
 
     async def etag(self) -> str:
         """Which manifest is the newest. One LIST, if nothing was put since we looked."""

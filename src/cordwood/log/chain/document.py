@@ -14,7 +14,8 @@ Manifest 0 anchors the log. It has no prev, and is the known one of its own firs
 
 CHAIN-1  the name is that of the index, and index < next.
 CHAIN-2  prev < index; known <= prev; known < from <= index, unless this is manifest 0.
-CHAIN-3  the setsum is prev's and that of the fragments added; nothing else changes it.
+CHAIN-3  the setsum is prev's and that of the fragments added; nothing else changes it, but for the
+         birth of a fork.
 CHAIN-4  every fragment of a shard is named by its shard, number, offsets and setsum; numbers of a
          shard are below its counter.
 """
@@ -98,6 +99,11 @@ class State(Protocol):
         ...
 
     @property
+    def is_unborn(self) -> bool:
+        """Whether it is a fork that was not finished."""
+        ...
+
+    @property
     def fragments(self) -> Sequence[Any]:
         """The newest of them."""
         ...
@@ -132,6 +138,9 @@ def check_fragment_name(path: str, start: int, limit: int, setsum_hex: str, wher
 
 def check_step(before: State, after: State, where: str) -> None:
     """Raise unless the one manifest is a valid successor of the other (CHAIN-3)."""
+    if before.is_unborn:
+        # A fork gets its parent's past all at once.
+        return
     added = [f for f in after.fragments if f.start >= before.next_offset]
     total = Setsum.sum([before.setsum_hex, *(f.setsum_hex for f in added)])
     if total.hexdigest() != after.setsum_hex:

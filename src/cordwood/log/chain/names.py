@@ -64,7 +64,7 @@ def manifest_index(path: str) -> int | None:
 
 
 def prefix(setsum_hex: str) -> str:
-    """The path of the new beginning that a collection offers; the sum is that of what stays."""
+    """The path of the new beginning that a collection offers: the sum of all before it."""
     return PREFIX_PREFIX + setsum_hex
 
 

@@ -43,8 +43,10 @@ from cordwood.log.batch import Queue
 from cordwood.log.chain import names
 from cordwood.log.chain.chain import Chain, Head, successor, write_id
 from cordwood.log.chain.document import ChainLink, Known
+from cordwood.log.chain.verifier import is_offered
 from cordwood.log.flight import Fate, Flight, PathOf, Stage, not_written, uncertain
 from cordwood.log.format import COLUMNS, Manifest
+from cordwood.log.garbage import Garbage
 from cordwood.log.objects import Loaded, LogObjects
 from cordwood.log.options import Options
 from cordwood.log.pipeline import Pipeline
@@ -169,6 +171,13 @@ class ChainPipeline(Pipeline):
         if self._settling is None:
             self._send(landed, smaller, intent)
         self._pump()
+
+    async def _may_apply(self, garbage: Garbage) -> bool:
+        """Only if the new beginning is offered, and is the one that the garbage says. One GET."""
+        try:
+            return await is_offered(self._objects, garbage)
+        except CordwoodError:
+            return False
 
     def _send(self, landed: list[Flight], base: Manifest, unlink: str | None = None) -> None:
         newest = landed[-1]
