@@ -50,7 +50,7 @@ from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.chain import names
 from cordwood.log.chain.sweep import ChainSweeper
-from cordwood.log.chain.verifier import check_alarm, judge_garbage, write_prefix
+from cordwood.log.chain.verifier import verify
 from cordwood.log.cursors import Cursors
 from cordwood.log.cut import Cut, fragments_below, make_cut, nodes_below
 from cordwood.log.deletion import Deleter, Held, Progress, Slots
@@ -180,24 +180,14 @@ class Collector:
         """
         garbage, etag = seen
         try:
-            manifest, _ = await self._objects.load()
-            cursors = await self._cursors.list()
-            first = garbage.first_to_keep.offset
-            is_free = bool(cursors) and all(w.offset >= first for w in cursors.values())
-            verdict = judge_garbage(self._objects.name, manifest, garbage) if is_free else None
-            if verdict is not None:
-                check_alarm(verdict, max_share)
-                await write_prefix(self._objects, verdict, garbage)
-                marked = garbage.in_phase(Phase.MARKED, verdict.name)
-                await self._put(marked, etag)
-                return marked
+            name = await verify(self._objects, self._cursors, garbage, max_share)
         except (CorruptionError, StateError):
             with suppress(ConflictError):
                 await self._put(empty(self._entropy.token()), etag)
             raise
-        nothing = empty(self._entropy.token())
-        await self._put(nothing, etag)
-        return nothing
+        done = garbage.in_phase(Phase.MARKED, name) if name else empty(self._entropy.token())
+        await self._put(done, etag)
+        return done
 
     async def _cutoff(self, keep_from: int | None) -> int:
         """The first offset that somebody needs."""

@@ -28,6 +28,7 @@ from cordwood.base.errors import (
 from cordwood.base.setsum import Setsum
 from cordwood.log import tree
 from cordwood.log.chain import names
+from cordwood.log.cursors import Cursors
 from cordwood.log.format import FORMAT, ZERO, Manifest, NodePointer, decode, encode
 from cordwood.log.garbage import Garbage, apply
 from cordwood.log.objects import LogObjects
@@ -67,6 +68,27 @@ class Verdict(Struct, frozen=True):
     """The setsum of what stays."""
     share: float
     """Of the bytes, how much goes."""
+
+
+async def verify(objects: LogObjects, cursors: Cursors, garbage: Garbage, max_share: float) -> str:
+    """Look at everything again, and offer the new beginning: the setsum that names it.
+
+    Empty if a cursor speaks against it, or the log has changed so that it does not fit any more.
+
+    Raises:
+        StateError: more than `max_share` of the log's bytes would go.
+        CorruptionError: what goes and what stays do not add up to what the log holds.
+    """
+    manifest, _ = await objects.load()
+    positions = [witness.offset for witness in (await cursors.list()).values()]
+    if not positions or min(positions) < garbage.first_to_keep.offset:
+        return ""
+    verdict = judge_garbage(objects.name, manifest, garbage)
+    if verdict is None:
+        return ""
+    check_alarm(verdict, max_share)
+    await write_prefix(objects, verdict, garbage)
+    return verdict.name
 
 
 def judge_garbage(log: str, manifest: Manifest, garbage: Garbage) -> Verdict | None:
