@@ -138,9 +138,7 @@ async def copy(
 
 
 async def _check_free(target: LogObjects) -> None:
-    try:
-        await target.manifest_etag()
-    except NotFoundError:
+    if not await target.exists():
         return
     raise AlreadyExistsError(
         f"the log {target.name!r} exists already", hint="copy to another name, or destroy it"

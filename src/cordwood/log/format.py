@@ -321,6 +321,16 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether it is a fork that was begun and not finished."""
         return FORK in self.features and not self.ancestors
 
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether it is sealed for destruction: nothing may rely on it any more."""
+        return self.seal is not None and self.seal.is_destruction
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing here to go on from: it is unborn, or destroyed."""
+        return self.is_unborn or self.is_destroyed
+
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless LOG-1 to LOG-9 hold."""
         check_manifest(self, where, writing=writing)

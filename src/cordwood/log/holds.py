@@ -305,6 +305,9 @@ async def _is_gone(objects: LogObjects, name: str, incarnation: str) -> bool:
     except FormatError:
         return False
     tag = WriterTag.parse(manifest.writer)
+    if manifest.chain is not None and manifest.is_destroyed:
+        # What a destroyed chain log leaves for a while: it needs nothing.
+        return True
     return tag is not None and tag.incarnation != incarnation
 
 

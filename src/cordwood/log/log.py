@@ -20,6 +20,8 @@ from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
 from cordwood.log.chain.options import Protocol, check_protocol
+from cordwood.log.chain.rebuild import Progress as RebuildProgress
+from cordwood.log.chain.rebuild import RebuildReport, rebuild
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.copy import CopyReport, copy
 from cordwood.log.copy import Progress as CopyProgress
@@ -169,7 +171,7 @@ class Log:
         wanted = check_protocol(self.store, protocol, shards)
         if not is_grace(grace_s):
             raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
-        await verify_conditional_puts(self.store)
+        await verify_conditional_puts(self.store, swaps=wanted is None)
         if exist_ok and await self._objects.exists():
             return
         await refuse_others(self.store, self.name, "log")
@@ -198,7 +200,7 @@ class Log:
             if create:
                 await self.create(exist_ok=True)
             else:
-                await verify_conditional_puts(self.store)
+                await self._verify(self.store)
 
         clock, entropy = self._clock, self._entropy
         return Writer(self._objects, options, clock, entropy, prepare, before_naming)
@@ -318,6 +320,31 @@ class Log:
             progress=progress,
         )
 
+    async def rebuild(
+        self,
+        start: int | None = None,
+        limit: int | None = None,
+        progress: RebuildProgress | None = None,
+    ) -> RebuildReport:
+        """Make a chain log's manifest anew from its fragments. See log/chain/rebuild.py.
+
+        For a log whose manifests are lost: it refuses while the log can be opened. Records that
+        were never acknowledged may come in at the end.
+
+        Args:
+            start: begin at this offset, behind a hole.
+            limit: take nothing from this offset on, which was never acknowledged.
+            progress: called with how many fragments were read, and how many there are.
+
+        Raises:
+            StateError: the log can be opened; or offsets are missing in the middle.
+            NotFoundError: there are no fragments.
+        """
+        await verify_conditional_puts(self.store, swaps=False)
+        return await rebuild(
+            self._objects, self._entropy, start=start, limit=limit, progress=progress
+        )
+
     # Another log with the same past.
 
     async def fork(self, other: Log, start: int | None = None) -> None:
@@ -340,7 +367,7 @@ class Log:
                 hint="name both through one store, whose root is above them, or use copy, which "
                 "moves the files",
             )
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         await fork(self._objects, other._objects, self._entropy, start)
 
@@ -359,7 +386,7 @@ class Log:
             CorruptionError: this log is damaged.
             InvalidInputError: there is no such offset.
         """
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         return await copy(
             self._objects,
@@ -479,7 +506,7 @@ class Log:
         """
         if other == self:
             raise InvalidInputError("a log cannot be moved to itself")
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         moved_to = other.name if other.store == self.store else other.url
         await self._sealer().migrate(other.objects, reason, moved_to)
@@ -498,6 +525,11 @@ class Log:
         """
         destroyer = Destroyer(self._objects, self._clock, self._entropy, progress=progress)
         return await destroyer.destroy()
+
+    async def _verify(self, store: Store) -> None:
+        """Refuse a store that ignores the conditions which this log's protocol relies on."""
+        if store.is_remote:
+            await verify_conditional_puts(store, swaps=not await self._objects.is_chain())
 
     def _sealer(self) -> Sealer:
         return Sealer(self._objects, self._clock, self._entropy)

@@ -3,7 +3,8 @@
 It is also the one place where the two protocols meet. A cas log has one manifest that is replaced;
 a chain log has manifests that follow each other (log/chain/chain.py), and keeps versions of
 whatever else changes (log/chain/registers.py). Which of them a log is says `manifest/MANIFEST`: in
-a chain log it is a mark, made once. Everything above loads a manifest and swaps it for the next.
+a chain log it is a signpost, made once. Everything above loads a manifest and swaps it for the
+next one.
 
 Every document goes through the one encoder and the one decoder of log/format.py, so its invariants
 were checked before each write and after each read. Costs are in requests.
@@ -20,8 +21,10 @@ from cordwood.base.clock import SYSTEM_CLOCK, Clock
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
+    ConflictError,
     CordwoodError,
     CorruptionError,
+    FormatError,
     NotFoundError,
     StateError,
 )
@@ -122,6 +125,12 @@ class LogObjects:
             CorruptionError, UnsupportedError: there is one that cannot be used.
         """
         manifest, etag = await self.look()
+        if manifest.is_destroyed and self._chain is not None:
+            raise NotFoundError(
+                f"there is no log named {self.name!r}: it was destroyed",
+                code=Code.NO_SUCH_LOG,
+                hint="create it again, or check the name and the store's URL",
+            )
         if manifest.is_unborn:
             raise StateError(
                 f"the log {self.name!r} is a fork that was begun and not finished",
@@ -173,6 +182,11 @@ class LogObjects:
         return Loaded(head.manifest, head.etag)
 
     @property
+    def clock(self) -> Clock:
+        """What time it is here."""
+        return self._clock
+
+    @property
     def plain(self) -> ObjectStore:
         """The store itself, where versions are objects like any other."""
         return self._plain
@@ -216,7 +230,10 @@ class LogObjects:
         """
         try:
             if shards is None:
-                return await self._plain.put(self.key(paths.MANIFEST), encode(manifest), "create")
+                key = self.key(paths.MANIFEST)
+                etag = await self._plain.put(key, encode(manifest), "create")
+                self._is_cas = True
+                return etag
             return await self._create_chain(manifest, shards)
         except AlreadyExistsError as error:
             raise AlreadyExistsError(
@@ -225,36 +242,55 @@ class LogObjects:
             ) from error
 
     async def _create_chain(self, manifest: Manifest, shards: Shards) -> str:
-        """Manifest 0, then the mark: a log is there when it has both. Who made the first made it.
+        """Manifest 0, then the signpost: a log has both. Who made the first made the log.
 
-        Whoever finds a manifest 0 without the mark completes what somebody was cut off from.
+        Behind what a destroyed log left, the next manifest: no name is ever used twice. Whoever
+        finds manifests without the signpost completes what somebody was cut off from.
         """
         chain = chains.Chain(self._plain, self.name, self._clock)
         key = self.key(paths.MANIFEST)
-        refusal: AlreadyExistsError | None = None
-        etag = ""
         try:
-            etag = await chain.create(manifest, *shards)
-        except AlreadyExistsError as error:
-            refusal = error
-        try:
-            await self._plain.put(key, encode(chains.mark(), key), "create")
-        except AlreadyExistsError as error:
-            data, _ = await self._plain.get(key)
-            if decode(Manifest, data, key).chain is None:
-                refusal = error
-        if refusal is not None:
-            raise refusal
+            head = await chain.head()
+        except NotFoundError:
+            etag = await chain.create(manifest, shards)
+        else:
+            await self._put_signpost(key)
+            if not head.manifest.is_destroyed:
+                raise AlreadyExistsError(f"{key} exists")
+            try:
+                etag = await chain.swap(manifest, head.etag, shards)
+            except ConflictError as error:
+                raise AlreadyExistsError(f"{key} was just made anew") from error
+        await self._put_signpost(key)
         self._chain = chain
         return etag
 
-    async def exists(self) -> bool:
-        """Whether there is a manifest. One HEAD."""
+    async def _put_signpost(self, key: str) -> None:
+        """Say that the log is a chain, if nobody has.
+
+        Raises:
+            AlreadyExistsError: something else has the name.
+        """
         try:
-            await self.manifest_etag()
+            await self._plain.put(key, encode(chains.signpost(), key), "create")
+        except AlreadyExistsError:
+            data, _ = await self._plain.get(key)
+            try:
+                is_signpost = decode(Manifest, data, key).chain is not None
+            except FormatError:
+                is_signpost = False
+            if not is_signpost:
+                raise
+
+    async def exists(self) -> bool:
+        """Whether there is a log. One HEAD; two requests more where one may have been destroyed."""
+        try:
+            await self._plain.head(self.key(paths.MANIFEST))
+            if not await self.is_chain():
+                return self._is_cas
+            return not (await self.look()).manifest.is_destroyed
         except NotFoundError:
             return False
-        return True
 
     async def swap(self, manifest: Manifest, etag: str) -> str:
         """Replace the manifest that `etag` named. One PUT.

@@ -136,7 +136,7 @@ class Sealer:
     async def _ground(self, *, unborn: bool) -> tuple[Manifest, str, Tail, bool]:
         if unborn:
             manifest, etag = await self._objects.look()
-            if manifest.is_unborn:
+            if manifest.is_blank:
                 return manifest, etag, Tail.of(manifest), True
         ground: Ground = await find_ground(self._objects, self._entropy, {})
         return ground.manifest, ground.etag, ground.tail, ground.named
@@ -191,9 +191,11 @@ def _told(seal: Seal) -> str:
 
 async def _look(objects: LogObjects) -> Manifest | None:
     try:
-        return (await objects.look()).manifest
+        manifest = (await objects.look()).manifest
     except NotFoundError:
         return None
+    # What a destroyed chain log leaves for a while is no log.
+    return None if manifest.chain is not None and manifest.is_destroyed else manifest
 
 
 def _check_continues(name: str, there: Manifest, before: Manifest) -> None:

@@ -22,6 +22,8 @@ from cordwood.log import reader as async_reader
 from cordwood.log import writer as async_writer
 from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.chain.options import Protocol
+from cordwood.log.chain.rebuild import Progress as RebuildProgress
+from cordwood.log.chain.rebuild import RebuildReport
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.copy import Progress as CopyProgress
@@ -173,6 +175,15 @@ class Log:
     ) -> CopyReport:
         """Copy the log as it is now to `other`, in this store or another."""
         return portal.current().run(self._log.copy(other._log, start, progress))
+
+    def rebuild(
+        self,
+        start: int | None = None,
+        limit: int | None = None,
+        progress: RebuildProgress | None = None,
+    ) -> RebuildReport:
+        """Make a chain log's manifest anew from its fragments."""
+        return portal.current().run(self._log.rebuild(start, limit, progress))
 
     def fork(self, other: Log, start: int | None = None) -> None:
         """Make `other` a log that begins as this one is now, and shares its files."""

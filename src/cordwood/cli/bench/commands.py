@@ -12,6 +12,7 @@ from cordwood.cli.bench import collecting as collect_bench
 from cordwood.cli.bench import latency as latency_bench
 from cordwood.cli.bench import memory as memory_bench
 from cordwood.cli.bench import scan as scan_bench
+from cordwood.cli.bench import shards as shards_bench
 from cordwood.cli.bench import throughput as throughput_bench
 from cordwood.cli.bench.harness import run
 from cordwood.cli.bench.histogram import PUBLISHED, lines, picture
@@ -74,11 +75,26 @@ def latency(
     console().print(table)
     for result in results:
         click.echo(f"{result['protocol']}:")
-        names = ("appends", "errors", "puts_per_s", "bytes_per_append", "cpu_cores", "alpha")
-        _print_flat(result, names)
+        flat = ("appends", "errors", "puts_per_s", "bytes_per_append", "cpu_cores", "alpha")
+        _print_flat(result, flat)
         if histogram:
             for line in lines(result["protocol"], result["histogram"]):
                 click.echo(line)
+
+
+@bench.command()
+@click.option("--fragments", type=click.IntRange(1), default=240, show_default=True)
+@command
+def shards(*, fragments: int, as_json: bool) -> None:
+    """Writing and reading a chain log on a store that limits requests for each prefix."""
+    result = run(lambda: shards_bench.shards((1, 2, 4, 8, 12), fragments))
+    if as_json:
+        print_json(result)
+        return
+    table = Table("shards", "fragments written/s", "fragments read/s")
+    for one in result["runs"]:
+        table.add_row(*(f"{value:g}" for value in one.values()))
+    console().print(table)
 
 
 @bench.command()

@@ -18,7 +18,6 @@ late, for a name that is taken stays taken as long as anybody may still believe 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -35,7 +34,7 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.log.chain import names
-from cordwood.log.chain.document import ChainLink, Known, Prev, check_step, walk
+from cordwood.log.chain.document import ChainLink, Known, Prev, Shards, check_step, walk
 from cordwood.log.format import CHAIN, ZERO, Extension, Manifest, decode, encode
 from cordwood.log.tag import WriterTag
 from cordwood.store.api import Object, ObjectStore
@@ -100,7 +99,7 @@ def successor(manifest: Manifest, before: Manifest, link: ChainLink) -> Manifest
     return made
 
 
-def mark() -> Manifest:
+def signpost() -> Manifest:
     """What `manifest/MANIFEST` is in a chain log: it says so, for ever, and nothing else."""
     nobody = "0" * 32
     plain = Manifest(
@@ -154,14 +153,12 @@ class Chain:
                 continue
             docs = {top: found}
             link = _link(found)
-            window = range(link.known.undecided, top)
+            window = range(min(top, link.known.undecided), top)
             there = await asyncio.gather(*map(self._get, window))
             docs |= {i: doc for i, doc in zip(window, there, strict=True) if doc is not None}
             links = {i: _link(doc) for i, doc in docs.items()}
             writes = {i: write_id(doc) for i, doc in docs.items()}
             start = max((one.known for one in links.values()), key=lambda known: known.index)
-            if top == 0:
-                start = Known(0, writes[0], link.next_index)
             end = walk(start, links, writes)
             if end.undecided <= top and await self._top() != top:
                 # A hole: what stood there may have been collected since we began.
@@ -231,19 +228,21 @@ class Chain:
 
     # The next one.
 
-    async def create(self, manifest: Manifest, shards: Iterable[int], width: int) -> str:
+    async def create(self, manifest: Manifest, shards: Shards) -> str:
         """Write manifest 0. One PUT.
 
         Raises:
             AlreadyExistsError: there is one.
         """
         known = Known(0, write_id(manifest), 1)
-        link = ChainLink(0, names.manifest(1), known, 1, tuple(shards), width)
+        link = ChainLink(0, names.manifest(1), known, 1, *shards)
         await self._store.put(self.key(0), encode(linked(manifest, link)), "create")
         return f"0.{known.write}"
 
-    async def swap(self, manifest: Manifest, etag: str) -> str:
+    async def swap(self, manifest: Manifest, etag: str, shards: Shards | None = None) -> str:
         """Put the manifest behind the one that `etag` named; its own etag. One PUT.
+
+        A log that is made anew brings its `shards`; otherwise they stay.
 
         Raises:
             ContendedError: that one has a successor already; ours was not written.
@@ -256,6 +255,7 @@ class Chain:
                 raise self._contended(etag)
         await self._store.sync(head.seen)
         there = _link(head.manifest)
+        counters, width = shards or (there.shards, there.width)
         place = head.free
         while True:
             link = ChainLink(
@@ -263,8 +263,8 @@ class Chain:
                 next=names.manifest(max(place, head.top) + 1),
                 known=Known(head.index, head.write, place),
                 alpha=1,
-                shards=there.shards,
-                width=there.width,
+                shards=counters,
+                width=width,
             )
             made = successor(manifest, head.manifest, link)
             if await self.put(made):

@@ -10,12 +10,13 @@ A chain's manifest is a log's manifest (log/format.py) with the feature `chain` 
     alpha    how many manifests its writer keeps in the air
     shards   the next number in each shard ever used; `width` says how many are in use
 
-Manifest 0 anchors the log. It has no prev, and is the known one of its own first successors.
+Manifest 0 anchors the log. An anchor has no prev: it is part of the chain by itself, and says that
+it knows itself. Only a rebuild (log/chain/rebuild.py) makes another.
 
 CHAIN-1  the name is that of the index, and index < next.
-CHAIN-2  prev < index; known <= prev; known < from <= index, unless this is manifest 0.
-CHAIN-3  the setsum is prev's and that of the fragments added; nothing else changes it, but for the
-         birth of a fork.
+CHAIN-2  prev < index; known <= prev; known < undecided <= index, unless this is an anchor.
+CHAIN-3  the setsum is prev's and that of the fragments added; nothing else changes it, but where
+         a fork is born, or a log is made anew.
 CHAIN-4  every fragment of a shard is named by its shard, number, offsets and setsum; numbers of a
          shard are below its counter.
 """
@@ -99,8 +100,8 @@ class State(Protocol):
         ...
 
     @property
-    def is_unborn(self) -> bool:
-        """Whether it is a fork that was not finished."""
+    def is_blank(self) -> bool:
+        """Whether what follows need not go on from it."""
         ...
 
     @property
@@ -115,10 +116,10 @@ def check_link(link: ChainLink, where: str) -> None:
     if next_index is None or not 0 <= link.index < next_index:
         raise _broken("CHAIN-1", where, f"next behind {link.index}", link.next)
     known = link.known
-    if link.index == 0:
-        is_placed = link.prev is None and known.index == 0
+    if link.prev is None:
+        is_placed = known.index == link.index < known.undecided
     else:
-        prev = names.manifest_index(link.prev.path) if link.prev else None
+        prev = names.manifest_index(link.prev.path)
         is_placed = prev is not None and known.index <= prev < link.index
         is_placed &= known.index < known.undecided <= link.index
     if not is_placed:
@@ -138,8 +139,8 @@ def check_fragment_name(path: str, start: int, limit: int, setsum_hex: str, wher
 
 def check_step(before: State, after: State, where: str) -> None:
     """Raise unless the one manifest is a valid successor of the other (CHAIN-3)."""
-    if before.is_unborn:
-        # A fork gets its parent's past all at once.
+    if before.is_blank:
+        # A fork gets its parent's past all at once; a new log begins behind a destroyed one.
         return
     added = [f for f in after.fragments if f.start >= before.next_offset]
     total = Setsum.sum([before.setsum_hex, *(f.setsum_hex for f in added)])
