@@ -5,7 +5,10 @@ swept. When something may go:
 
 1. A manifest, if the newest one *knew* a later one when it was sent, and the grace interval has
    passed since it was written. No successor that anybody may still send leads back before what its
-   predecessor knew; so recovery never looks for it. Manifest 0 stays.
+   predecessor knew; so recovery never looks for it. And if another, itself older than the grace
+   interval, knew a later one, too: whoever is reading manifests at this moment, and began less than
+   that ago, has seen that one, and does not take the name for one that was never used. Manifest 0
+   stays.
 2. A version of something that changes, if there is a newer one, and the grace interval has passed.
 3. A fragment that begins before the log does, that no collection has on its list, and that nobody
    holds, a grace interval after it was written: offsets are given once, so no manifest can name it.
@@ -83,15 +86,18 @@ class ChainSweeper:
 
     async def _manifests(self, known: int, is_old: Callable[[int], bool]) -> list[str]:
         """Rule 1. In order of their age: what is left of a sweep that was cut off is a suffix."""
-        objects = self._objects
-        prefix, after = objects.key(names.MANIFEST_PREFIX), objects.key(names.manifest(known))
-        anchor = objects.key(names.manifest(0))
-        found = [
-            meta.key
-            async for meta in objects.plain.list(prefix, after)
-            if meta.key != anchor and is_old(meta.modified_us)
-        ]
-        return found[::-1]
+        objects, chain = self._objects, self._objects.chain
+        assert chain is not None
+        indices: list[int] = []
+        async for meta in objects.plain.list(objects.key(names.MANIFEST_PREFIX)):
+            index = names.manifest_index(meta.key.removeprefix(objects.key("")))
+            if index and is_old(meta.modified_us):
+                indices.append(index)
+        newest = await chain.get(indices[0]) if indices else None
+        if newest is None or newest.chain is None:
+            return []
+        first_kept = min(known, newest.chain.known.index)
+        return [chain.key(index) for index in reversed(indices) if index < first_kept]
 
     async def _versions(self, is_old: Callable[[int], bool]) -> list[str]:
         """Rule 2."""
