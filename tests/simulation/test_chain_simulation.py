@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from cordwood.base.clock import LoopClock, SeededEntropy
 from cordwood.log.chain import chain, document
 from cordwood.log.chain.document import Known
 from cordwood.log.chain.pipeline import ChainPipeline
 from cordwood.log.flight import Stage
+from cordwood.log.log import Log
+from cordwood.log.options import Options
+from cordwood.store.memory import MemoryStore
+from cordwood.store.url import Store
+from cordwood.testing.faults import FaultyStore, Latency
 from cordwood.testing.logsim import LogSimulation
-from cordwood.testing.simloop import DeadlockError
+from cordwood.testing.simloop import DeadlockError, simulate
 from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = (28, *range(80))
@@ -77,6 +85,43 @@ def test_passing_an_empty_name_is_caught(monkeypatch):
 
     monkeypatch.setattr(chain, "walk", past_holes)
     assert some_seed_fails()
+
+
+def test_a_reader_beside_a_busy_writer_is_not_held_up():
+    """Manifests land in any order, so there is nearly always a gap; a look takes few requests."""
+    # EVIDENCE-OF: G-100
+
+    async def main():
+        latency = Latency(0.05, p99_s=0.2)
+        store = FaultyStore(
+            MemoryStore(clock=LoopClock()), SeededEntropy(1), LoopClock(), latency=latency
+        )
+        loop = asyncio.get_running_loop()
+        looks = []
+
+        def log(name):
+            entropy = SeededEntropy(name)
+            return Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
+
+        async def look():
+            while True:
+                started = loop.time()
+                await log("reader").manifest()
+                looks.append(loop.time() - started)
+
+        await log("creator").create(protocol="chain")
+        reading = asyncio.ensure_future(look())
+        options = Options(batch_bytes=1, in_flight=64, alpha=32, batch_interval_s=0.004)
+        async with log("writer").writer(options=options) as writer:
+            for number in range(500):
+                writer.append(b"%d" % number)
+                await asyncio.sleep(0.004)
+        reading.cancel()
+        return looks
+
+    looks = simulate(3, main)
+    assert 5 < len(looks)
+    assert max(looks) < 1.0
 
 
 @pytest.mark.parametrize("alpha", [1, 2, 5])

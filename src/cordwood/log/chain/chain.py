@@ -188,14 +188,6 @@ class Chain:
             return last.etag
         return (await self.head()).etag
 
-    async def exists(self) -> bool:
-        """Whether there is any manifest. One LIST."""
-        try:
-            await self._top()
-        except NotFoundError:
-            return False
-        return True
-
     async def get(self, index: int) -> Manifest | None:
         """A manifest by its number, part of the chain or not; None if there is none. One GET."""
         return await self._get(index)
