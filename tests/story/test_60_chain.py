@@ -13,6 +13,7 @@ import pytest
 
 import cordwood
 from cordwood import AlreadyExistsError, InvalidInputError, NotFoundError, Options, StateError
+from cordwood.log.catalogue import logs_in
 from cordwood.log.chain import names
 from cordwood.log.chain.document import check_step
 from cordwood.log.garbage import load_garbage
@@ -446,12 +447,14 @@ async def test_a_destroyed_log_refuses_who_has_not_looked(log, memory, over, bod
     await log.destroy()
     with pytest.raises(NotFoundError, match="destroyed"):
         await log.state()
+    assert [] == await logs_in(log.store)
     with pytest.raises(StateError, match="destroyed"):
         await idle.append(b"late")
     # A new log of the name goes on behind it: no name is used twice.
     await log.create(shards=2)
     await fill(log, 1, "new")
     assert [b"new0"] == await bodies(log)
+    assert ["orders"] == await logs_in(log.store)
     assert (await log.scrub(deep=True)).ok
 
 

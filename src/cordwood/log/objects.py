@@ -283,11 +283,11 @@ class LogObjects:
                 raise
 
     async def exists(self) -> bool:
-        """Whether there is a log. One HEAD; two requests more where one may have been destroyed."""
+        """Whether there is a log. One HEAD; of a chain, which may be destroyed, some more."""
         try:
-            await self._plain.head(self.key(paths.MANIFEST))
-            if not await self.is_chain():
-                return self._is_cas
+            meta = await self._plain.head(self.key(paths.MANIFEST))
+            if meta.size_bytes != chains.SIGNPOST_BYTES or not await self.is_chain():
+                return True
             return not (await self.look()).manifest.is_destroyed
         except NotFoundError:
             return False

@@ -112,6 +112,10 @@ def signpost() -> Manifest:
     return linked(plain, ChainLink(0, names.manifest(1), Known(0, nobody, 1), 1, (1,), 1))
 
 
+SIGNPOST_BYTES = len(encode(signpost()))
+"""It never changes: what has another size is a cas log's manifest."""
+
+
 class Chain:
     """The manifests of one chain log."""
 
