@@ -46,7 +46,7 @@ WORLDS = [("posix", "cas", 1), ("ext4", "cas", 1), ("posix", "chain", 3), ("ext4
 @pytest.mark.parametrize(("model", "protocol", "stride"), WORLDS)
 def test_acknowledged_records_survive_a_power_cut_at_any_step(model, protocol, stride):
     """Whatever the step at which the power goes, what was acknowledged is there, once."""
-    # EVIDENCE-OF: G-9, G-109
+    # EVIDENCE-OF: G-9, G-128
     disk = CrashDisk(model)
     work_until_cut(disk, functools.partial(_work, disk, {}, protocol))
     steps = disk.steps

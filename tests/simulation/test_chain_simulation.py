@@ -89,7 +89,7 @@ def test_passing_an_empty_name_is_caught(monkeypatch):
 
 def test_a_reader_beside_a_busy_writer_is_not_held_up():
     """Manifests land in any order, so there is nearly always a gap; a look takes few requests."""
-    # EVIDENCE-OF: G-100
+    # EVIDENCE-OF: G-119
 
     async def main():
         latency = Latency(0.05, p99_s=0.2)

@@ -18,7 +18,7 @@ WORLDS = [*((seed, "cas") for seed in SEEDS), *((seed, "chain") for seed in SEED
 @pytest.mark.parametrize(("seed", "protocol"), WORLDS)
 def test_a_seed_keeps_the_model(seed, protocol):
     """Nothing that is needed is collected, whatever the seed brings."""
-    # EVIDENCE-OF: G-36, G-37, G-103
+    # EVIDENCE-OF: G-36, G-37, G-122
     LifeSimulation(seed, protocol=protocol).run()
 
 

@@ -20,7 +20,7 @@ MUTANT_SEEDS = range(60)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_keeps_the_model(seed, protocol):
     """Nothing acknowledged is lost, doubled or moved, whatever the seed brings."""
-    # EVIDENCE-OF: G-1, G-2, G-3, G-4, G-5, G-11, G-35, G-98, G-99
+    # EVIDENCE-OF: G-1, G-2, G-3, G-4, G-5, G-11, G-35, G-117, G-118
     LogSimulation(seed, protocol=protocol).run()
 
 

@@ -91,7 +91,7 @@ async def cut_off(memory, over, *indices):
 
 async def test_what_lies_in_the_bucket(log, bucket):
     """The signpost, the anchor, a manifest for each append, and names that say what they hold."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-126
     await log.create()
     assert ["manifest/MANIFEST", "manifest/MANIFEST.ffffffffffffffff"] == await bucket.keys()
     await fill(log, 1)
@@ -106,7 +106,7 @@ async def test_what_lies_in_the_bucket(log, bucket):
 
 async def test_a_store_without_compare_and_swap(memory, over, bodies):
     """Append, cursors back and forth, pins, bulk commits, seals, forks, copies, collection."""
-    # EVIDENCE-OF: G-101
+    # EVIDENCE-OF: G-120
     time = HandClock()
     memory = MemoryStore(clock=time)
     store = over(refuses_match(memory))
@@ -145,7 +145,7 @@ async def test_a_cas_log_needs_it(memory):
 
 async def test_strays_are_void_once_the_gap_is_filled(log, memory, over, bodies, bucket):
     """The opener fills the gap, points beyond the strays, and the late manifest is refused."""
-    # EVIDENCE-OF: G-98, G-99
+    # EVIDENCE-OF: G-117, G-118
     await log.create()
     gate, futures = await cut_off(memory, over, 1)
     assert not any(future.done() for future in futures)
@@ -163,7 +163,7 @@ async def test_strays_are_void_once_the_gap_is_filled(log, memory, over, bodies,
 
 async def test_what_fills_the_gap_first_decides(log, memory, over, bodies):
     """If the late manifest comes before anybody decides otherwise, what follows it counts."""
-    # EVIDENCE-OF: G-99
+    # EVIDENCE-OF: G-118
     await log.create()
     gate, futures = await cut_off(memory, over, 1)
     gate.held[1].set()
@@ -174,7 +174,7 @@ async def test_what_fills_the_gap_first_decides(log, memory, over, bodies):
 
 async def test_an_answer_waits_for_all_manifests_before(log, memory, over):
     """Manifests 3 and 4 are durable, 2 is not: only the first append is acknowledged."""
-    # EVIDENCE-OF: G-98
+    # EVIDENCE-OF: G-117
     await log.create()
     gate, futures = await cut_off(memory, over, 2)
     await until(futures[0].done)
@@ -185,7 +185,7 @@ async def test_an_answer_waits_for_all_manifests_before(log, memory, over):
 
 async def test_a_fence_ends_what_is_under_way(log, memory, over, bodies):
     """Whoever asks what became of an append decides it: the place is closed, and stays so."""
-    # EVIDENCE-OF: G-99
+    # EVIDENCE-OF: G-118
     await log.create()
     gate, futures = await cut_off(memory, over, 1, 2, 3, 4)
     error = cordwood.UncertainError("?", write_id="x", chain=((1, "somebody"),))
@@ -200,7 +200,7 @@ async def test_a_fence_ends_what_is_under_way(log, memory, over, bodies):
 @pytest.mark.parametrize("length", [10, 120])
 async def test_recovery_reads_as_many_as_are_in_the_air(log, memory, over, length):
     """One LIST and no more manifests than alpha, however long the chain is."""
-    # EVIDENCE-OF: G-100
+    # EVIDENCE-OF: G-119
     await log.create()
     async with log.writer(options=EACH) as writer:
         for number in range(length):
@@ -216,7 +216,7 @@ async def test_recovery_reads_as_many_as_are_in_the_air(log, memory, over, lengt
 
 async def test_alpha_may_change(log, bodies):
     """Writers with many, one and some manifests in the air go on from each other."""
-    # EVIDENCE-OF: G-100
+    # EVIDENCE-OF: G-119
     await log.create()
     for alpha in (16, 1, 4, 256):
         async with log.writer(options=Options(batch_bytes=1, alpha=alpha)) as writer:
@@ -229,7 +229,7 @@ async def test_alpha_may_change(log, bodies):
 
 async def test_every_step_is_a_valid_one(log):
     """The setsum of each manifest is its predecessor's and that of what was added."""
-    # EVIDENCE-OF: G-102
+    # EVIDENCE-OF: G-121
     await log.create()
     await fill(log, 30)
     chain = log.objects.chain
@@ -245,7 +245,7 @@ async def test_every_step_is_a_valid_one(log):
 
 async def test_manifests_stay_small(log, memory):
     """What is written for an append grows with the logarithm of the log."""
-    # EVIDENCE-OF: G-102
+    # EVIDENCE-OF: G-121
     await log.create()
     async with log.writer(options=EACH) as writer:
         for number in range(300):
@@ -256,7 +256,7 @@ async def test_manifests_stay_small(log, memory):
 
 async def test_shards_take_turns_and_may_change(log, bucket, read):
     """Reopened with other options, nothing is moved; numbers in a shard are consecutive."""
-    # EVIDENCE-OF: G-105
+    # EVIDENCE-OF: G-124
     await log.create(shards=3)
     for shards in (None, 5, 2):
         async with log.writer(options=Options(batch_bytes=1, shards=shards)) as writer:
@@ -276,7 +276,7 @@ async def test_shards_take_turns_and_may_change(log, bucket, read):
 
 async def test_four_steps_of_a_collection(over):
     """List, verify, unlink, sweep: each leaves what the next one needs, and the alarm rings."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-122
     time = HandClock()
     memory = MemoryStore(clock=time)
     log = cordwood.Log(over(memory), "orders", clock=time)
@@ -302,7 +302,7 @@ async def test_four_steps_of_a_collection(over):
 
 async def test_the_live_writer_picks_up_the_new_beginning(log, memory):
     """Beside a busy writer nobody else puts a manifest: it leaves out what goes."""
-    # EVIDENCE-OF: G-103
+    # EVIDENCE-OF: G-122
     await log.create(grace_s=1)
     await fill(log, 20)
     await log.cursors.init("app", 17)
@@ -322,7 +322,7 @@ async def test_the_live_writer_picks_up_the_new_beginning(log, memory):
 
 async def test_old_manifests_and_versions_go_after_the_grace(over):
     """Nothing younger than the grace interval, not the anchor, not what recovery needs."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-123
     time = HandClock()
     memory = MemoryStore(clock=time)
     log = cordwood.Log(over(memory), "orders", clock=time)
@@ -353,7 +353,7 @@ async def test_old_manifests_and_versions_go_after_the_grace(over):
 
 async def test_a_writer_that_slept_believes_no_name(over, bodies):
     """It wakes when its next name has been used, superseded and freed: it looks before it puts."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-123
     time = HandClock()
     memory = MemoryStore(clock=time)
     log = cordwood.Log(over(memory), "orders", clock=time)
@@ -373,7 +373,7 @@ async def test_a_writer_that_slept_believes_no_name(over, bodies):
 
 async def test_an_answer_that_took_too_long_is_not_believed(over, bodies):
     """The name was freed while the put was under way: it lands, and counts for nothing."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-123
     time = HandClock()
     memory = MemoryStore(clock=time)
     log = cordwood.Log(over(memory), "orders", clock=time)
@@ -398,7 +398,7 @@ async def test_an_answer_that_took_too_long_is_not_believed(over, bodies):
 
 async def test_two_protocols_one_log(memory):
     """Of two who create a log of one name with different protocols, one does."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-126
     store = cordwood.Store.over(memory)
     first, second = cordwood.Log(store, "orders"), cordwood.Log(store, "orders")
     answers = await asyncio.gather(
@@ -411,7 +411,7 @@ async def test_two_protocols_one_log(memory):
 
 async def test_the_default_depends_on_the_store(memory):
     """On gs:// a manifest cannot be replaced often; elsewhere the cheaper protocol is used."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-126
     for url, expected in (("gs://bucket", "chain"), ("s3://bucket", "cas"), ("custom:", "cas")):
         log = cordwood.Log(cordwood.Store.over(MemoryStore(), url), "orders")
         await log.create()
@@ -422,7 +422,7 @@ async def test_the_default_depends_on_the_store(memory):
 
 async def test_creation_cut_off_is_completed(log, memory, over):
     """Manifest 0 without the signpost: the next who creates the log completes it, and is told."""
-    # EVIDENCE-OF: G-107
+    # EVIDENCE-OF: G-126
 
     async def die(call, key, data, mode):
         if key == "orders/manifest/MANIFEST":
@@ -440,7 +440,7 @@ async def test_creation_cut_off_is_completed(log, memory, over):
 
 async def test_a_destroyed_log_refuses_who_has_not_looked(log, memory, over, bodies):
     """Its last manifest stays for a while, so an idle writer finds its name taken."""
-    # EVIDENCE-OF: G-108
+    # EVIDENCE-OF: G-127
     await log.create()
     idle = await cordwood.Log(over(memory), "orders").writer().open()
     await fill(log, 3)
@@ -460,7 +460,7 @@ async def test_a_destroyed_log_refuses_who_has_not_looked(log, memory, over, bod
 
 async def test_the_remains_go_after_the_grace(over, bucket_of):
     """Destroyed again later, nothing at all is left."""
-    # EVIDENCE-OF: G-108
+    # EVIDENCE-OF: G-127
     time = HandClock()
     memory = MemoryStore(clock=time)
     log = cordwood.Log(over(memory), "orders", clock=time)
@@ -478,7 +478,7 @@ async def test_the_remains_go_after_the_grace(over, bucket_of):
 
 async def test_a_lost_chain_is_rebuilt(log, memory, bucket, read):
     """From the fragments alone: the same records at the same offsets, and the log goes on."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-125
     await log.create(shards=3)
     await fill(log, 40)
     before = await read(log)
@@ -507,7 +507,7 @@ async def test_a_lost_chain_is_rebuilt(log, memory, bucket, read):
 
 async def test_a_rebuild_goes_beyond_what_is_left(log, bucket, read):
     """Manifests that lead nowhere stay where they are; damage and holes are told."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-125
     await log.create()
     await fill(log, 20)
     paths = [key for key in await bucket.keys() if key.startswith("shard")]
@@ -527,7 +527,7 @@ async def test_a_rebuild_goes_beyond_what_is_left(log, bucket, read):
 
 async def test_a_rebuild_leaves_out_what_lost(log, memory, over, bodies, bucket):
     """Of two fragments that begin at one offset, the one that was named is taken."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-125
     await log.create()
     _, futures = await cut_off(memory, over, 1, 2, 3, 4)
     await fill(log, 6, "new")

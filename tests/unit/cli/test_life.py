@@ -35,7 +35,7 @@ def answer(*words):
 
 def test_a_chain_log_is_made_shown_and_rebuilt(tmp_path):
     """With shards; its manifests are lost, and made anew from what lies in the shards."""
-    # EVIDENCE-OF: G-106
+    # EVIDENCE-OF: G-125
     url = f"file://{tmp_path}/chained"
     made = ("log", "create", url, "--protocol", "chain", "--shards", "3")
     assert answer(*made)["created"]

@@ -110,7 +110,7 @@ async def test_to_delete_one_is_to_delete_all_its_versions(store, memory):
 @pytest.mark.parametrize("is_newest", [True, False])
 async def test_an_answer_that_took_too_long_is_looked_at(memory, is_newest):
     """It counts if the version is the newest; otherwise nobody can know."""
-    # EVIDENCE-OF: G-104
+    # EVIDENCE-OF: G-123
     time = HandClock()
 
     async def slow(call, key, data, mode):
