@@ -55,6 +55,7 @@ sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
 
 crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, Spark queries and jobs: nothing is lost
 	$(BIN)/python tools/kill.py --kills $(KILLS)
+	$(BIN)/python tools/kill.py --kills $(KILLS) --protocol chain
 	$(BIN)/python tools/kill_topic.py
 	$(BIN)/python tools/kill_volume.py
 	$(BIN)/python tools/kill_bank.py

@@ -14,9 +14,11 @@ def main() -> None:
     """Parse arguments, run, report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--protocol", choices=["cas", "chain"], default="cas")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        account = kill_writers(f"file://{directory}/log", options.kills, SYSTEM_ENTROPY)
+        url = f"file://{directory}/log"
+        account = kill_writers(url, options.kills, SYSTEM_ENTROPY, options.protocol)
     print(
         f"{account.kills} kills: {len(account.acknowledged):,} records acknowledged, "
         f"{len(account.found):,} in the log, {len(account.lost)} lost, "

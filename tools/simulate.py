@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from functools import partial
 
 from cordwood.testing.bulksim import BulkSimulation
 from cordwood.testing.collectsim import CollectSimulation
@@ -21,10 +22,14 @@ WORLDS = {
     "life": LifeSimulation,
     "bulk": BulkSimulation,
     "fleet": FleetSimulation,
+    "chain-log": partial(LogSimulation, protocol="chain"),
+    "chain-collect": partial(CollectSimulation, protocol="chain"),
+    "chain-life": partial(LifeSimulation, protocol="chain"),
+    "chain-bulk": partial(BulkSimulation, protocol="chain"),
     "volume": VolumeSimulation,
 }
 """Appending alone; collection watched at every delete; everything that happens to a log; the same
-with bulk commits; many; a bank in a volume."""
+with bulk commits; many. Then the same on logs of the chain protocol, and a bank in a volume."""
 
 
 def run_seed(job: tuple[str, int]) -> tuple[str, int, int, str]:

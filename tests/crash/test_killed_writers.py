@@ -9,10 +9,11 @@ from cordwood.testing.killing import kill_writers
 
 
 @pytest.mark.slow
-def test_twenty_killed_writers_lose_and_double_nothing(tmp_path):
+@pytest.mark.parametrize(("protocol", "kills"), [("cas", 20), ("chain", 12)])
+def test_twenty_killed_writers_lose_and_double_nothing(tmp_path, protocol, kills):
     """Every record whose append returned is in the log once, at its offset."""
-    # EVIDENCE-OF: G-1
-    account = kill_writers(f"file://{tmp_path}/log", 20, SeededEntropy("kills"))
+    # EVIDENCE-OF: G-1, G-117
+    account = kill_writers(f"file://{tmp_path}/log", kills, SeededEntropy("kills"), protocol)
     assert account.lost == []
     assert account.doubled == []
     assert account.is_whole

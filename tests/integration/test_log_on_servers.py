@@ -23,10 +23,11 @@ def store(request):
     return cordwood.Store(f"{server.url}/{SYSTEM_ENTROPY.token()}", **server.options)
 
 
-async def test_append_read_and_scrub(store):
+@pytest.mark.parametrize("protocol", ["cas", "chain"])
+async def test_append_read_and_scrub(store, protocol):
     """Records survive the trip, nodes and all."""
     log = cordwood.Log(store, "orders")
-    await log.create()
+    await log.create(protocol=protocol)
     with pytest.raises(cordwood.AlreadyExistsError):
         await log.create()
     async with log.writer() as writer:
@@ -42,10 +43,11 @@ async def test_append_read_and_scrub(store):
     assert report.nodes > 0
 
 
-async def test_two_writers_lose_and_double_nothing(store):
+@pytest.mark.parametrize("protocol", ["cas", "chain"])
+async def test_two_writers_lose_and_double_nothing(store, protocol):
     """Two writers at once: every append is acknowledged once, at an offset of its own."""
     log = cordwood.Log(store, "contended")
-    await log.create()
+    await log.create(protocol=protocol)
 
     async def work(name):
         offsets = {}

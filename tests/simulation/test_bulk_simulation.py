@@ -13,11 +13,14 @@ SEEDS = range(12)
 MUTANT_SEEDS = range(60)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_keeps_the_model(seed):
+WORLDS = [*((seed, "cas") for seed in SEEDS), *((seed, "chain") for seed in SEEDS[:5])]
+
+
+@pytest.mark.parametrize(("seed", "protocol"), WORLDS)
+def test_a_seed_keeps_the_model(seed, protocol):
     """No batch is lost or doubled, no upload that is needed is swept."""
     # EVIDENCE-OF: G-61, G-62, G-63
-    world = BulkSimulation(seed)
+    world = BulkSimulation(seed, protocol=protocol)
     world.run()
     assert world.commits
 

@@ -15,11 +15,14 @@ ORPHANS_MAX = 8
 """Nodes of a collection that was given up, or that a writer made and could not name in time."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_deletes_nothing_that_is_needed(seed):
+WORLDS = [*((seed, "cas") for seed in SEEDS), *((seed, "chain") for seed in SEEDS[:8])]
+
+
+@pytest.mark.parametrize(("seed", "protocol"), WORLDS)
+def test_a_seed_deletes_nothing_that_is_needed(seed, protocol):
     """Not by a manifest, a cursor, a pin or a reader within its grace; and in the end all goes."""
-    # EVIDENCE-OF: G-36, G-37, G-38, G-39, G-57, G-58
-    simulation = CollectSimulation(seed).run()
+    # EVIDENCE-OF: G-36, G-37, G-38, G-39, G-57, G-58, G-122, G-123
+    simulation = CollectSimulation(seed, protocol=protocol).run()
     leftovers = simulation.ground.leftovers()
     assert [] == [key for key in leftovers if "/snapshot/" not in key and not simulation.rate]
     assert ORPHANS_MAX >= len(leftovers)

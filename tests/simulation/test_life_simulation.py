@@ -12,11 +12,14 @@ SEEDS = range(16)
 MUTANT_SEEDS = range(120)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_keeps_the_model(seed):
+WORLDS = [*((seed, "cas") for seed in SEEDS), *((seed, "chain") for seed in SEEDS[:10])]
+
+
+@pytest.mark.parametrize(("seed", "protocol"), WORLDS)
+def test_a_seed_keeps_the_model(seed, protocol):
     """Nothing that is needed is collected, whatever the seed brings."""
-    # EVIDENCE-OF: G-36, G-37
-    LifeSimulation(seed).run()
+    # EVIDENCE-OF: G-36, G-37, G-122
+    LifeSimulation(seed, protocol=protocol).run()
 
 
 def test_equal_seeds_give_equal_traces():

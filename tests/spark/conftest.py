@@ -23,11 +23,23 @@ def url(tmp_path):
     return f"file://{tmp_path}/wood/orders"
 
 
+def pytest_generate_tests(metafunc):
+    """Some of what Spark does is done with logs of both protocols: those marked `both`."""
+    if metafunc.definition.get_closest_marker("both") is not None:
+        metafunc.parametrize("protocol", ["cas", "chain"], indirect=True)
+
+
 @pytest.fixture
-def log(url):
+def protocol(request):
+    """The protocol of the log."""
+    return getattr(request, "param", "cas")
+
+
+@pytest.fixture
+def log(url, protocol):
     """An empty log, at `url`."""
     made = sync.Log.from_url(url)
-    made.create(grace_s=1)
+    made.create(grace_s=1, protocol=protocol, shards=3 if protocol == "chain" else 1)
     return made
 
 

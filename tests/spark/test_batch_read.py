@@ -22,6 +22,7 @@ def offsets(frame):
     return [row.offset for row in frame.select("offset").collect()]
 
 
+@pytest.mark.both
 def test_a_log_is_read_by_name(spark, log, url, fill):
     """No register call; the records are those of the plain reader, in order."""
     fill(log, fragments=30)
@@ -170,6 +171,7 @@ def test_several_logs(spark, log, url, fill):
     assert counts(listed) == {"clicks": 10, "orders": 30}
 
 
+@pytest.mark.both
 def test_a_fork_is_read_with_what_it_shares(spark, log, url, fill):
     """Tasks find the parent's files without a manifest."""
     fill(log, fragments=30)
@@ -229,6 +231,7 @@ def test_read_log_says_at_once_what_is_wrong(spark, log, url, fill, arguments, e
     assert log.state().pins == ()
 
 
+@pytest.mark.both
 def test_what_is_read_stays_while_collection_goes_on(spark, log, url, fill):
     """A pin keeps the files of a read; the log itself moves on, and a fresh read starts later."""
     # EVIDENCE-OF: G-81

@@ -13,10 +13,10 @@ from cordwood.spark import keep_cursors
 
 
 @pytest.fixture
-def log(url):
+def log(url, protocol):
     """`log(10)`: append so many numbered records, a fragment each; the log."""
     made = sync.Log.from_url(url)
-    made.create(grace_s=1)
+    made.create(grace_s=1, protocol=protocol)
 
     def append(count, each=1):
         start = made.manifest().next_offset
@@ -62,6 +62,7 @@ def numbers(first, limit):
     return [str(n) for n in range(first, limit)]
 
 
+@pytest.mark.both
 def test_everything_once_through_restarts(log, follow):
     """A query goes on where its checkpoint says."""
     # EVIDENCE-OF: G-64
@@ -125,6 +126,7 @@ def test_the_lag_is_in_the_progress(log, follow):
     assert 41 == source["latestOffset"]["logs"]["orders"]["offset"]
 
 
+@pytest.mark.both
 def test_a_cursor_holds_back_collection(log, follow, spark):
     """From the start of the query; it moves when a batch is finished, at once with a keeper."""
     # EVIDENCE-OF: G-65

@@ -92,7 +92,8 @@ def test_an_empty_dataframe_makes_a_log_and_no_record(spark, url):
     assert 1 == log_at(url).state().next_offset
 
 
-def test_a_job_that_is_run_again_takes_effect_once(spark, url):
+@pytest.mark.both
+def test_a_job_that_is_run_again_takes_effect_once(spark, url, log):
     """With a name for it: as in foreachBatch, or under a scheduler."""
     # EVIDENCE-OF: G-62
     for _ in range(2):

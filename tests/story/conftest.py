@@ -9,6 +9,7 @@ import pytest
 
 import cordwood
 from cordwood.log import paths
+from cordwood.log.chain import names
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.filling import settle
@@ -42,13 +43,47 @@ class Bucket:
         await self.memory.delete([f"{self.name}/{path}"])
 
     async def manifest(self):
-        """The manifest as plain JSON."""
-        return json.loads(await self.get(paths.MANIFEST))
+        """The manifest as plain JSON; of a chain, the newest there is."""
+        keys = [key for key in await self.keys() if key.startswith(names.MANIFEST_PREFIX)]
+        return json.loads(await self.get(min(keys, default=paths.MANIFEST)))
 
     async def slots(self):
-        """The numbers of the slots that are taken."""
+        """The numbers of the slots that are taken; of a chain, those in its first shard."""
         found = [paths.fragment_seq_no(key) for key in await self.keys()]
-        return [number for number in found if number is not None]
+        shards = filter(None, map(names.parse_fragment, await self.keys()))
+        return [number for number in found if number is not None] + [n.seq_no for n in shards]
+
+
+URLS = {"cas": "custom:", "chain": "gs://bucket"}
+"""By its URL a store says which protocol its logs get."""
+
+
+CAS_STORIES = frozenset({"00", "04", "05", "06", "07", "08", "12", "14", "15", "16", "17", "18"})
+CAS_STORIES |= {"20", "24", "25", "26", "27", "28", "40", "47", "49"}
+"""About slots and adoption, GARBAGE and MANIFEST as files, or what single requests cost."""
+
+
+def pytest_generate_tests(metafunc):
+    """A story is told on logs of both protocols, unless it is about what only a cas log has.
+
+    That is so of whole files (CAS_STORIES), and of tests that are marked `cas`.
+    """
+    number = metafunc.module.__name__.rpartition(".")[2].split("_")[1]
+    is_cas = metafunc.definition.get_closest_marker("cas") or number in {*CAS_STORIES, "60"}
+    if "protocol" in metafunc.fixturenames and not is_cas:
+        metafunc.parametrize("protocol", ["cas", "chain"], indirect=True)
+
+
+@pytest.fixture
+def protocol(request):
+    """The protocol of the logs that a story is about."""
+    return getattr(request, "param", "cas")
+
+
+@pytest.fixture
+def over(protocol):
+    """`over(store)`: as the library takes it, with logs of the protocol that is told about."""
+    return lambda store: cordwood.Store.over(store, URLS[protocol])
 
 
 @pytest.fixture
@@ -58,9 +93,9 @@ def memory():
 
 
 @pytest.fixture
-def log(memory):
+def log(memory, over):
     """A log that does not exist yet."""
-    return cordwood.Log(cordwood.Store.over(memory), "orders")
+    return cordwood.Log(over(memory), "orders")
 
 
 @pytest.fixture
@@ -117,11 +152,11 @@ def place(request, time, tmp_path):
 
 
 @pytest.fixture
-def numbers():
+def numbers(over):
     """`await numbers(store, count)`: a log of so many fragments, with one numbered record each."""
 
     async def write(store, count, *, grace_s=60, name="orders"):
-        log = cordwood.Log(cordwood.Store.over(store), name)
+        log = cordwood.Log(over(store), name)
         await log.create(exist_ok=True, grace_s=grace_s)
         options = cordwood.Options(batch_bytes=1, in_flight=8)
         first = (await log.state()).next_offset

@@ -7,6 +7,7 @@ import pytest
 from cordwood import AlreadyExistsError, Code
 
 
+@pytest.mark.cas
 async def test_a_second_create_is_refused(log, bucket):
     """AlreadyExistsError, and the store holds exactly the bytes it held before."""
     await log.create()

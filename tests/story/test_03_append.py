@@ -17,6 +17,7 @@ from cordwood.log.format import ZERO, WriterTag
 SLOT_ONE = "log/Bucket=0000000000000000/FragmentSeqNo=0000000000000001.parquet"
 
 
+@pytest.mark.cas
 async def test_the_first_append_leaves_one_fragment_and_names_it(log, bucket):
     """Offset 1 in slot 1; the manifest has its pointer, its bytes and its sum, and stays plain."""
     async with log.writer(create=True) as writer:
@@ -83,6 +84,7 @@ async def test_state_follows(log, bucket):
     assert Setsum() == state.collected
 
 
+@pytest.mark.cas
 async def test_state_shows_cursors_and_ignores_what_is_none(log, bucket):
     """Objects that do not belong to the log do not disturb it."""
     await log.create()

@@ -81,6 +81,7 @@ async def test_what_was_read_as_arrow_can_be_appended_again(log, read):
     assert fields == [(r.offset, r.body, r.key, r.headers, r.stream) for r in await read(other)]
 
 
+@pytest.mark.cas
 async def test_the_feature_is_declared_with_the_first_such_record(log, bucket):
     """A plain log stays plain until a record needs more, and never goes back."""
     async with log.writer(create=True) as writer:
@@ -92,6 +93,7 @@ async def test_the_feature_is_declared_with_the_first_such_record(log, bucket):
     assert {"columns"} == (await log.state()).features
 
 
+@pytest.mark.cas
 async def test_only_fragments_that_need_them_have_six_columns(log, bucket):
     """A fragment of plain records is as wal3 writes it, also in a log with the feature."""
     async with log.writer(create=True) as writer:
@@ -105,6 +107,7 @@ async def test_only_fragments_that_need_them_have_six_columns(log, bucket):
     assert [[*plain, "key", "headers", "stream"], plain] == names
 
 
+@pytest.mark.cas
 async def test_an_orphan_with_columns_brings_the_feature(log, bucket, read):
     """Adoption declares what it adopts."""
     async with log.writer(create=True) as writer:
@@ -122,6 +125,7 @@ async def test_an_orphan_with_columns_brings_the_feature(log, bucket, read):
     assert [b"k"] == [record.key for record in await read(log)]
 
 
+@pytest.mark.cas
 async def test_arrow_data_without_extra_columns_stays_plain(log, bucket):
     """Bodies alone, and extra columns of nulls alone, need no feature."""
     async with log.writer(create=True) as writer:

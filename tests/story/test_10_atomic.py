@@ -60,6 +60,7 @@ async def test_a_batch_is_seen_whole_or_not_at_all(memory, hooked, bodies):
 
 
 @pytest.mark.parametrize("empty", [[], (), iter([])], ids=["list", "tuple", "iterator"])
+@pytest.mark.cas
 async def test_an_empty_batch_is_refused(log, bucket, empty):
     """An append of nothing has no offset to give."""
     async with log.writer(create=True) as writer:
@@ -70,6 +71,7 @@ async def test_an_empty_batch_is_refused(log, bucket, empty):
     assert ["manifest/MANIFEST"] == await bucket.keys()
 
 
+@pytest.mark.cas
 async def test_a_record_over_the_limit_is_refused(log, bucket):
     """By every way in, before anything is queued."""
     huge = bytes(RECORD_BYTES_MAX + 1)

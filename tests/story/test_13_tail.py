@@ -176,6 +176,7 @@ async def test_a_tail_in_batches(log):
     )
 
 
+@pytest.mark.cas
 async def test_a_tail_from_a_collected_offset_says_so(log, bucket):
     """It does not silently skip what is gone."""
     # EVIDENCE-OF: G-14

@@ -15,7 +15,7 @@ import pytest
 import cordwood
 from cordwood import AlreadyExistsError, ContendedError, Options, StoreError
 from cordwood.base.clock import LoopClock, SeededEntropy
-from cordwood.log import tree
+from cordwood.log import paths, tree
 from cordwood.log.batch import Batch
 from cordwood.log.flight import build
 from cordwood.log.objects import LogObjects
@@ -55,7 +55,7 @@ class NaiveWriter:
     async def _put(self, seq_no, data):
         for _ in range(5):
             try:
-                return await self._objects.put_fragment(seq_no, data)
+                return await self._objects.put_fragment(paths.fragment(seq_no), data)
             except StoreError:
                 continue
         raise AssertionError("the store does not answer")

@@ -108,7 +108,7 @@ def test_a_naive_writer_acknowledges_a_record_that_nobody_can_read(keep):
         batch = Batch()
         batch.add_block(content_of_bodies([b"stale"]), None)
         flight, data = build(batch, ground.tail, 1, entropy.token(), "none")
-        await objects.put_fragment(flight.seq_no, data)
+        await objects.put_fragment(flight.fragment.path, data)
         tag = next_tag(ground.manifest, ground.tail.after(flight.link, flight.seq_no), entropy)
         manifest = tree.append(ground.manifest, [flight.fragment], tag)
         with pytest.raises(ContendedError):

@@ -43,6 +43,7 @@ async def test_two_consumers_of_one_cursor_do_not_both_advance(place, numbers):
     assert 3 == (await log.cursors.load("jobs")).offset
 
 
+@pytest.mark.cas
 async def test_the_file_is_one_that_wal3_reads(place, numbers, bucket_of):
     """Three fields, in their order."""
     log = await numbers(place, 5)

@@ -26,6 +26,7 @@ async def garbage(bucket):
     return json.loads(await bucket.get(paths.GARBAGE))
 
 
+@pytest.mark.cas
 async def test_three_steps_seen_from_outside(place, time, numbers, bucket_of, leftovers, stored):
     """Mark writes down, unlink takes out of the manifest, sweep deletes."""
     # EVIDENCE-OF: G-37
@@ -61,6 +62,7 @@ async def test_three_steps_seen_from_outside(place, time, numbers, bucket_of, le
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_one_call_does_it_all(place, numbers, bucket_of, collected, leftovers, bodies):
     """And says what it did."""
     log = await numbers(place, 100)
@@ -105,6 +107,7 @@ async def test_bytes_and_records_of_a_report(place, numbers):
     assert (await log.state()).collected == report.setsum
 
 
+@pytest.mark.cas
 async def test_no_cursor_no_collection(place, numbers, bucket_of, stored):
     """Refused, with a code to tell."""
     log = await numbers(place, 10)
@@ -145,6 +148,7 @@ async def test_bad_numbers_are_refused(place, numbers, options):
     assert 1 == (await log.state()).oldest_offset
 
 
+@pytest.mark.cas
 async def test_grace_may_only_be_lengthened(place, time, numbers):
     """A shorter one has no effect, a longer one has."""
     log = await numbers(place, 10, grace_s=100)
@@ -213,6 +217,7 @@ async def test_max_fragments_takes_a_part_and_the_next_goes_on(place, numbers, c
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_rate_spreads_the_deletes(time, numbers):
     """Thirty objects and some nodes at twenty a second, in steps that `progress` hears of."""
     log = await numbers(MemoryStore(clock=time), 30)
@@ -266,6 +271,7 @@ async def test_a_writer_goes_on_through_collections(place, numbers, collected, b
 
 
 @pytest.mark.parametrize("data", [b"", b'{"snapshots_to_drop":[', b"[]", b"\x00" * 100])
+@pytest.mark.cas
 async def test_a_half_written_garbage_stops_everything(
     place, numbers, bucket_of, bodies, stored, data
 ):
@@ -283,6 +289,7 @@ async def test_a_half_written_garbage_stops_everything(
     assert 11 == len(await bodies(log))
 
 
+@pytest.mark.cas
 async def test_a_foreign_collection_is_left_alone(place, numbers, bucket_of, stored):
     """wal3 marked something: we neither finish nor disturb it, and nothing new relies on it."""
     log, bucket = await numbers(place, 10), bucket_of(place)
@@ -298,6 +305,7 @@ async def test_a_foreign_collection_is_left_alone(place, numbers, bucket_of, sto
     assert WAL3_PENDING == await bucket.get(paths.GARBAGE)
 
 
+@pytest.mark.cas
 async def test_a_foreign_collection_that_never_began_is_given_up(
     place, numbers, bucket_of, collected, leftovers, bodies
 ):
@@ -314,6 +322,7 @@ async def test_a_foreign_collection_that_never_began_is_given_up(
     assert (0, 0) == (again.records, again.deleted)
 
 
+@pytest.mark.cas
 async def test_a_foreign_collection_that_was_cut_off_is_finished(
     place, time, numbers, bucket_of, collected, leftovers, bodies
 ):
@@ -345,6 +354,7 @@ async def test_a_foreign_collection_that_was_cut_off_is_finished(
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_our_own_collection_is_not_taken_over(place, numbers, bucket_of):
     """To take over changes nothing where there is nothing of another program."""
     log, bucket = await numbers(place, 10), bucket_of(place)
@@ -355,6 +365,7 @@ async def test_our_own_collection_is_not_taken_over(place, numbers, bucket_of):
     assert before == await bucket.get(paths.GARBAGE)
 
 
+@pytest.mark.cas
 async def test_a_root_that_names_no_fragment_is_refused_at_once(place, numbers, bucket_of, bodies):
     """wal3 can leave one. It could not be written again, so nothing is begun that needs it."""
     log, bucket = await numbers(place, 20), bucket_of(place)
@@ -396,6 +407,7 @@ async def test_a_tree_that_changed_between_mark_and_unlink(place, numbers, colle
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_a_manifest_put_back_stops_the_sweep(place, time, numbers, bucket_of, stored):
     """Somebody restored an older manifest: it names what GARBAGE says is unlinked."""
     log, bucket = await numbers(place, 30), bucket_of(place)
@@ -466,6 +478,7 @@ async def test_a_tail_that_is_passed_by_is_told(place, numbers, collected):
 
 @pytest.mark.parametrize("part", ["/snapshot/", "/log/"])
 @pytest.mark.parametrize("end", [51, 60, 101])
+@pytest.mark.cas
 async def test_a_scrub_that_is_overtaken_finds_nothing_wrong(
     time, numbers, hooked, collected, part, end
 ):

@@ -16,6 +16,7 @@ async def pinned(log, name):
         return [record.offset async for record in reader.read()]
 
 
+@pytest.mark.cas
 async def test_pin_collect_read_release_collect(
     place, numbers, collected, bucket_of, live, stored, bodies
 ):

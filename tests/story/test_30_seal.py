@@ -42,10 +42,11 @@ async def leave_orphan(log, bodies, tail=None):
     batch = Batch()
     batch.add_block(content_of_bodies(bodies), None)
     flight, data = build(batch, tail, tail.at_us + 1, entropy.token(), "none")
-    await log.objects.put_fragment(flight.seq_no, data)
+    await log.objects.put_fragment(flight.fragment.path, data)
     return tail.after(flight.link, flight.seq_no)
 
 
+@pytest.mark.cas
 async def test_a_sealed_log_takes_no_more(log, bucket, bodies):
     """An opener is refused with the reason and the place, as in the manifest; reading goes on."""
     # EVIDENCE-OF: G-40
@@ -89,6 +90,7 @@ async def test_a_seal_says_something_sensible(log, reason, moved_to):
     assert not (await log.state()).sealed
 
 
+@pytest.mark.cas
 async def test_what_waits_is_adopted_first(log, bodies):
     """A seal adopts the run that a dead writer left, and nothing that comes after."""
     # EVIDENCE-OF: G-40
@@ -166,6 +168,7 @@ async def test_a_quiet_writer_learns_of_the_seal_with_its_next_append(log, bodie
     assert [b"a"] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_the_seal_loses_to_an_append_and_comes_again(log, memory, hooked, bodies):
     """A swap lost to an append means: look again, seal what is there now."""
     # EVIDENCE-OF: G-40
@@ -187,6 +190,7 @@ async def test_the_seal_loses_to_an_append_and_comes_again(log, memory, hooked, 
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
+@pytest.mark.cas
 async def test_a_seal_without_an_answer_is_sealed_again(log, memory, hooked, took_effect):
     """Whether or not the swap happened, sealing again gives a sealed log with one reason."""
     await log.create()
@@ -220,6 +224,7 @@ async def test_a_lost_answer_to_the_seal_is_found(log, memory, hooked):
     assert seal == (await log.state()).seal
 
 
+@pytest.mark.cas
 async def test_an_uncertain_append_is_certain_once_the_log_is_sealed(log, memory, hooked, bodies):
     """find_write says None where it had to say "still open": no place is open any more."""
     # EVIDENCE-OF: G-41
@@ -242,6 +247,7 @@ async def test_an_uncertain_append_is_certain_once_the_log_is_sealed(log, memory
     assert [] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_collection_removes_the_proof(log, memory, hooked):
     """Only a fragment whose place was collected after the seal stays uncertain."""
     # EVIDENCE-OF: G-41
@@ -299,6 +305,7 @@ async def test_life_goes_on_without_appends(log, bodies, bucket):
         await log.writer().open()
 
 
+@pytest.mark.cas
 async def test_a_seal_and_a_collection_at_once(log, memory, hooked):
     """The unlink of a collection that lost its swap to a seal keeps the seal."""
     # EVIDENCE-OF: G-42

@@ -77,6 +77,7 @@ async def test_times_do_not_go_back_in_the_new_log(log, other, read):
     assert [(await read(log))[0].timestamp_us] == [r.timestamp_us for r in await read(other)]
 
 
+@pytest.mark.cas
 async def test_another_store_is_named_by_its_url(log):
     """Where the stores differ, the seal has the URL, which can be followed as it is."""
     await log.create()
@@ -144,6 +145,7 @@ async def test_a_crash_between_the_two_steps_is_finished_by_the_next(
     assert [b"a"] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_two_migrate_at_once(log, other, memory, hooked):
     """Both finish; there is one successor, and whoever came second leaves it as it is."""
     # EVIDENCE-OF: G-43
@@ -209,6 +211,7 @@ async def test_a_log_moves_once(log, other):
         await other.state()
 
 
+@pytest.mark.cas
 async def test_what_a_destroyed_successor_left_is_not_adopted(log, other, memory, bodies):
     """Migrated again after its successor was destroyed, the new successor passes over old slots."""
     await log.create()

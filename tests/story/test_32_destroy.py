@@ -71,6 +71,7 @@ async def forked(memory, name, *, born, parent="orders"):
     return hold
 
 
+@pytest.mark.cas
 async def test_nothing_is_left(log, memory, bucket):
     """Objects of every kind go, of this log alone, and the count is right."""
     # EVIDENCE-OF: G-44
@@ -93,6 +94,7 @@ async def test_nothing_is_left(log, memory, bucket):
     assert Code.NO_SUCH_LOG is caught.value.code
 
 
+@pytest.mark.cas
 async def test_the_name_can_be_used_again(log, memory, bodies):
     """A new log of the same name works, although an old fragment is left in its first slot."""
     # EVIDENCE-OF: G-45
@@ -139,6 +141,7 @@ async def test_what_is_not_understood_stops_it(log, memory, bucket, path):
 
 
 @pytest.mark.parametrize("name", ["orders/eu", "orders/log", "orders/intent", "orders/cursor/x"])
+@pytest.mark.cas
 async def test_a_log_below_it_stops_it(log, memory, name):
     """`orders/eu` is not part of `orders`; it can be destroyed itself, and then the upper one."""
     # EVIDENCE-OF: G-44
@@ -153,6 +156,7 @@ async def test_a_log_below_it_stops_it(log, memory, name):
 
 
 @pytest.mark.parametrize("born", [True, False])
+@pytest.mark.cas
 async def test_a_fork_stops_it(log, memory, bucket, born):
     """A fork that shares files holds its parent; once it is destroyed, the parent can be."""
     # EVIDENCE-OF: G-44
@@ -180,6 +184,7 @@ async def test_a_fork_lets_its_parent_go(log, memory):
     assert 2 == (await log.state()).next_offset
 
 
+@pytest.mark.cas
 async def test_a_fork_at_the_last_moment_is_seen(log, memory, hooked, bucket):
     """It writes its hold before the seal: the second look finds it, and nothing is deleted."""
     # EVIDENCE-OF: G-44
@@ -200,6 +205,7 @@ async def test_a_fork_at_the_last_moment_is_seen(log, memory, hooked, bucket):
     assert [] == [meta.key async for meta in memory.list()]
 
 
+@pytest.mark.cas
 async def test_a_doomed_log_holds_nothing_for_anybody(log):
     """A cursor, pin or fork made after the fence withdraws: it reads the seal."""
     # EVIDENCE-OF: G-44
@@ -215,6 +221,7 @@ async def test_a_doomed_log_holds_nothing_for_anybody(log):
         await log.writer().open()
 
 
+@pytest.mark.cas
 async def test_a_moved_log_can_be_destroyed(log, memory):
     """Its seal then says "destroyed", and still where it went."""
     other = over(memory, "orders2")
@@ -271,6 +278,7 @@ async def test_killed_anywhere_the_next_one_finishes(hooked):
     assert count[0] * 2 == number
 
 
+@pytest.mark.cas
 async def test_a_live_writer_is_fenced(log, memory, hooked, bucket):
     """A writer at work is told that the log was destroyed; what it puts meanwhile goes, too."""
     # EVIDENCE-OF: G-45
@@ -293,6 +301,7 @@ async def test_a_live_writer_is_fenced(log, memory, hooked, bucket):
     assert [] == await bucket.keys()
 
 
+@pytest.mark.cas
 async def test_a_second_destruction_that_comes_late_spares_the_new_log(log, memory, hooked, bodies):
     """It was overtaken by another one and a new log of the name: it notices, and stops."""
     # EVIDENCE-OF: G-45
@@ -318,6 +327,7 @@ async def test_a_second_destruction_that_comes_late_spares_the_new_log(log, memo
     assert [b"new"] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_a_new_log_after_the_manifest_went_is_spared(log, memory, hooked, bodies):
     """Created while the old one's leftovers are looked for, it is left alone."""
     # EVIDENCE-OF: G-45
@@ -334,6 +344,7 @@ async def test_a_new_log_after_the_manifest_went_is_spared(log, memory, hooked, 
     assert [b"new"] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_an_intent_left_by_the_fence_goes(log, bucket, memory):
     """Whoever asked for a turn, dead or alive, leaves nothing behind."""
     await log.create()

@@ -14,12 +14,13 @@ from cordwood.testing.filling import fill, names
 
 
 @pytest.fixture
-def log_of(place):
+def log_of(place, over):
     """`log_of(name)`: a log in the store."""
-    store = cordwood.Store.over(place)
+    store = over(place)
     return lambda name: cordwood.Log(store, name)
 
 
+@pytest.mark.cas
 async def test_a_fork_has_the_past_and_a_future_of_its_own(log_of, place, bucket_of, bodies):
     """Offsets and slots go on; both can be appended to; no file was copied."""
     # EVIDENCE-OF: G-46
@@ -37,6 +38,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(log_of, place, bucket
     assert (await parent.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_the_manifest_of_a_fork(log_of, place, bucket_of):
     """It names its ancestor, counts only what it shares, and takes over the features but a seal."""
     parent, child = log_of("orders"), log_of("trial")
@@ -195,6 +197,7 @@ async def test_a_pin_on_a_fork_holds_in_the_parent(log_of, place, free, bucket_o
     assert [b"r19"] == await bodies(child)
 
 
+@pytest.mark.cas
 async def test_a_fork_that_is_gone_holds_nothing(log_of, place, free, bucket_of):
     """When the fork's manifest is gone, or is another log's, the parent frees what it held."""
     parent, child, other = log_of("orders"), log_of("trial"), log_of("other")
@@ -283,6 +286,7 @@ async def test_a_fork_of_a_fork_whose_ancestor_has_moved_on(log_of, free, bodies
 # What lies in the slots.
 
 
+@pytest.mark.cas
 async def test_neither_adopts_from_the_other(log_of, place, bucket_of, bodies):
     """A fragment that the parent never named is not the fork's, nor the other way round."""
     # EVIDENCE-OF: G-46
@@ -302,6 +306,7 @@ async def test_neither_adopts_from_the_other(log_of, place, bucket_of, bodies):
     assert [*names(3), b"child0"] == await bodies(child)
 
 
+@pytest.mark.cas
 async def test_what_an_earlier_fork_of_the_name_left_is_void(log_of, place, bucket_of, bodies):
     """Slots of a fork that is gone do not come back in the next fork of that name."""
     # EVIDENCE-OF: G-46
@@ -332,6 +337,7 @@ async def test_timestamps_do_not_go_back_across_the_fork(log_of, place, read):
     assert sorted(stamps) == stamps
 
 
+@pytest.mark.cas
 async def test_a_fault_is_reported_under_the_parents_name(log_of, place, bucket_of):
     """A scrub of the fork names the object that is damaged, where it lies."""
     parent, child = log_of("orders"), log_of("trial")

@@ -28,9 +28,9 @@ class Bare:
 
 
 @pytest.fixture
-def log(place):
+def log(place, over):
     """The source."""
-    return cordwood.Log(cordwood.Store.over(place), "orders")
+    return cordwood.Log(over(place), "orders")
 
 
 @pytest.fixture(params=["same", "same, by hand", "other"])
@@ -50,6 +50,7 @@ async def data_of(bucket):
     return {key: await bucket.get(key) for key in await bucket.keys() if key.startswith(DATA)}
 
 
+@pytest.mark.cas
 async def test_a_copy_is_the_same_log(route, place, bucket_of, read, bodies):
     """Every object, byte for byte; the same records; and a future of its own."""
     # EVIDENCE-OF: G-49
@@ -91,6 +92,7 @@ async def test_a_copy_from_an_offset_on(route, bodies):
     assert [b"r0"] == await bodies(copy)
 
 
+@pytest.mark.cas
 async def test_a_copy_of_a_fork_is_a_log_of_its_own(log, route, bodies):
     """It has no ancestors, and reads without them."""
     # EVIDENCE-OF: G-49
@@ -110,6 +112,7 @@ async def test_a_copy_of_a_fork_is_a_log_of_its_own(log, route, bodies):
     assert (await copy.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_a_copy_keeps_grace_and_columns(log):
     """Features that the records need go along."""
     await log.create(grace_s=77)
@@ -198,6 +201,7 @@ async def test_a_copy_that_is_cut_off_goes_on(memory, hooked, read, is_helped):
     assert max(reused) >= 19
 
 
+@pytest.mark.cas
 async def test_what_lies_in_the_way_is_not_taken_for_a_part(route, place, bucket_of):
     """An object that is another's, or damaged, stops the copy and is left as it is."""
     # EVIDENCE-OF: G-50
@@ -224,6 +228,7 @@ async def test_what_lies_in_the_way_is_not_taken_for_a_part(route, place, bucket
             await copy.state()
 
 
+@pytest.mark.cas
 async def test_what_an_earlier_log_left_behind_is_not_adopted(route, bodies):
     """A slot behind the copied range that follows its newest fragment is void in the copy."""
     # EVIDENCE-OF: G-50
@@ -241,6 +246,7 @@ async def test_what_an_earlier_log_left_behind_is_not_adopted(route, bodies):
     assert [*names(4), b"own"] == await bodies(copy)
 
 
+@pytest.mark.cas
 async def test_damage_is_not_copied(log, place, bucket_of):
     """A fragment that is not what its pointer says ends a copy whose bytes pass through us."""
     # EVIDENCE-OF: G-49

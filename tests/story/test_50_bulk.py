@@ -34,6 +34,7 @@ async def uploads(bucket):
     return [key for key in await bucket.keys() if paths.is_bulk(key)]
 
 
+@pytest.mark.cas
 async def test_nothing_is_seen_before_the_commit_and_everything_after(place, numbers, bodies):
     """In the order of the commit, whoever staged first, between what others append."""
     # EVIDENCE-OF: G-61
@@ -58,6 +59,7 @@ async def test_a_commit_made_again_changes_nothing(place, numbers, bodies):
     assert [b"1", b"a", b"b"] == await bodies(log)
 
 
+@pytest.mark.cas
 async def test_the_answer_of_a_commit_is_lost(memory, log, hooked, bodies):
     """The swap took effect, nobody heard: the commit finds its token and says where it is."""
     # EVIDENCE-OF: G-62
@@ -260,6 +262,7 @@ async def test_a_busy_writer_and_commits(log, bodies):
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_what_waits_is_adopted_first(memory, log, hooked, bodies):
     """A fragment that its writer could not name comes before the commit, once."""
     await log.create()
@@ -378,6 +381,7 @@ async def test_orphans_go_by_age_and_nothing_else(place, time, numbers, bucket_o
     assert (await log.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_a_slow_commit_meets_a_sweep(place, time, numbers, hooked, bucket_of, bodies):
     """It looked at its uploads, then slept for days: its swap fails, and it is told."""
     # EVIDENCE-OF: G-63
@@ -426,6 +430,7 @@ async def test_a_slow_commit_to_a_log_that_stands_still(place, time, numbers, ho
 YEAR_S = 365 * 86_400
 
 
+@pytest.mark.cas
 async def test_a_store_whose_clock_was_ahead_once(place, time, numbers, bucket_of, bodies):
     """What it left behind in the future holds up no commit, no sweep, and ends no pin."""
     # EVIDENCE-OF: G-38, G-63
@@ -451,6 +456,7 @@ async def test_a_store_whose_clock_was_ahead_once(place, time, numbers, bucket_o
     assert 2 == len(await uploads(bucket))
 
 
+@pytest.mark.cas
 async def test_a_clock_that_goes_back_during_a_sweep(place, time, numbers, hooked, bucket_of):
     """What seemed old may be committed yet: nothing is deleted."""
     # EVIDENCE-OF: G-63
@@ -474,6 +480,7 @@ async def test_a_clock_that_goes_back_during_a_sweep(place, time, numbers, hooke
     assert (await log.commit(staged, JOB)).is_new
 
 
+@pytest.mark.cas
 async def test_uploads_are_collected_like_any_fragment(
     place, numbers, bucket_of, collected, leftovers, bodies
 ):
@@ -535,6 +542,7 @@ async def test_copies_and_forks_know_who_committed(place, numbers, bodies):
         assert (await other.scrub(deep=True)).ok
 
 
+@pytest.mark.cas
 async def test_destroying_takes_uploads_and_producers_along(log, bucket):
     """Nothing is left."""
     await log.create()
@@ -741,6 +749,7 @@ async def test_things_that_are_no_token_and_no_upload(log):
         await log.stage(table(b"a"), JOB, compression="gzip")
 
 
+@pytest.mark.cas
 async def test_a_swap_in_doubt_and_then_silence(memory, log, hooked, bodies):
     """Nobody may say that nothing was written."""
     # EVIDENCE-OF: G-62

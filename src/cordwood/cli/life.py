@@ -300,3 +300,26 @@ def copy(url: str, target: str, *, start: int | None, as_json: bool) -> None:
             f"{other.url} holds {report.records:,} records ({size(report.bytes)}) of {named.url}\n"
             f"setsum {report.setsum}"
         )
+
+
+@click.command()
+@click.argument("url")
+@click.option("--from", "start", type=int, help="Begin at this offset, behind a hole.")
+@click.option("--up-to", "limit", type=int, help="Leave out everything from this offset on.")
+@command
+def rebuild(url: str, *, start: int | None, limit: int | None, as_json: bool) -> None:
+    """Make the manifest of the chain log at URL anew, from its fragments.
+
+    For a log whose manifests are lost or damaged; it refuses while the log can be opened.
+    """
+    with object_progress("reading", shown=not as_json) as progress:
+        report = Log.from_url(url).rebuild(start, limit, progress)
+    if as_json:
+        print_json({**dataclasses.asdict(report), "setsum": report.setsum.hexdigest()})
+        return
+    click.echo(
+        f"rebuilt [{report.oldest_offset}, {report.next_offset}) from {report.fragments} "
+        f"fragments, {size(report.bytes)}; {len(report.left_out)} left out"
+    )
+    for path in report.left_out:
+        click.echo(f"  left out: {path}")

@@ -18,11 +18,12 @@ from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
-from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, seal
+from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
 from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
 from cordwood.cli.stream import stream
 from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
+from cordwood.log.chain.options import Protocol
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import Record
@@ -35,7 +36,20 @@ def log() -> None:
 
 
 log.add_command(bench)
-for verb in (collect, compact, copy, cursor, destroy, fork, migrate, pin, seal, stream, stress):
+for verb in (
+    collect,
+    compact,
+    copy,
+    cursor,
+    destroy,
+    fork,
+    migrate,
+    pin,
+    rebuild,
+    seal,
+    stream,
+    stress,
+):
     log.add_command(verb)
 
 
@@ -49,13 +63,27 @@ for verb in (collect, compact, copy, cursor, destroy, fork, migrate, pin, seal, 
     show_default=True,
     help="Seconds between unlinking and deleting in a collection; fixed for ever.",
 )
+@click.option(
+    "--protocol",
+    type=click.Choice(["cas", "chain"]),
+    help="How appends are agreed on; by default chain on gs://, else cas.",
+)
+@click.option("--shards", type=click.IntRange(1, 12), default=1, help="Of a chain log.")
 @command
-def create(url: str, *, exist_ok: bool, grace_s: int, as_json: bool) -> None:
+def create(
+    url: str,
+    *,
+    exist_ok: bool,
+    grace_s: int,
+    protocol: Protocol | None,
+    shards: int,
+    as_json: bool,
+) -> None:
     """Create the log at URL."""
     named = Log.from_url(url)
     is_new = True
     try:
-        named.create(grace_s=grace_s)
+        named.create(grace_s=grace_s, protocol=protocol, shards=shards)
     except AlreadyExistsError:
         if not exist_ok:
             raise

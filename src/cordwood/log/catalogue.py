@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from cordwood.base.errors import NotFoundError
 from cordwood.log import paths
+from cordwood.log.objects import LogObjects
 from cordwood.store.api import ObjectStore
 from cordwood.store.streams import as_generator
 
@@ -82,8 +82,4 @@ def _owner(key: str) -> tuple[str, str] | None:
 
 
 async def _is_log(store: ObjectStore, name: str) -> bool:
-    try:
-        await store.head(f"{name}/{paths.MANIFEST}")
-    except NotFoundError:
-        return False
-    return True
+    return await LogObjects(store, name).exists()

@@ -22,9 +22,8 @@ Why nothing that is needed can go:
    grace interval to finish.
 
 Crash at any point and the next collection goes on from what GARBAGE says. Two collections at once
-take turns by compare-and-swap; deleting twice is deleting once.
-
-The cost is one request for each thing deleted and a few for each level of the tree.
+take turns by compare-and-swap; deleting twice is deleting once. The cost is one request for each
+thing deleted and a few for each level of the tree.
 """
 
 from __future__ import annotations
@@ -48,6 +47,9 @@ from cordwood.base.errors import (
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
+from cordwood.log.chain import names
+from cordwood.log.chain.sweep import ChainSweeper
+from cordwood.log.chain.verifier import verify
 from cordwood.log.cursors import Cursors
 from cordwood.log.cut import Cut, fragments_below, make_cut, nodes_below
 from cordwood.log.deletion import Deleter, Held, Progress, Slots
@@ -141,6 +143,8 @@ class Collector:
             if _takes_too_much(seen.garbage, keep_from):
                 await self._cancel(seen)
                 continue
+            if seen.garbage.phase is Phase.LISTED:
+                return await self._verify(seen, max_share)
             if seen.garbage.is_pending:
                 return seen.garbage
             manifest, etag = await self._objects.load()
@@ -160,9 +164,30 @@ class Collector:
                     continue
                 raise
             with suppress(ConflictError, AlreadyExistsError):
-                await self._put(garbage, seen.etag)
+                put = await self._put(garbage, seen.etag)
+                if garbage.phase is Phase.LISTED:
+                    return await self._verify(GarbageSeen(garbage, put), max_share)
                 return garbage
         raise _busy(self._objects.name)
+
+    async def _verify(self, seen: GarbageSeen, max_share: float) -> Garbage:
+        """Second step of a chain log: look at everything again, and offer the new beginning.
+
+        Whatever speaks against it ends it: nobody may unlink what was only listed.
+
+        Raises:
+            StateError: too much would go.
+        """
+        garbage, etag = seen
+        try:
+            name = await verify(self._objects, self._cursors, garbage, max_share)
+        except (CorruptionError, StateError):
+            with suppress(ConflictError):
+                await self._put(empty(self._entropy.token()), etag)
+            raise
+        done = garbage.in_phase(Phase.MARKED, name) if name else empty(self._entropy.token())
+        await self._put(done, etag)
+        return done
 
     async def _cutoff(self, keep_from: int | None) -> int:
         """The first offset that somebody needs."""
@@ -201,7 +226,7 @@ class Collector:
             first_to_keep=Position(cut.first_to_keep),
             cordwood=GarbageExtension(
                 self._entropy.token(),
-                Phase.MARKED,
+                Phase.MARKED if manifest.chain is None else Phase.LISTED,
                 etag,
                 uploads=await self._uploads(cut, manifest) or UNSET,
             ),
@@ -215,10 +240,14 @@ class Collector:
 
     async def _uploads(self, cut: Cut, manifest: Manifest) -> tuple[Upload, ...]:
         """Files that go and whose names do not follow from their slots."""
-        if BULK not in manifest.features:
+        if BULK not in manifest.features and manifest.chain is None:
             return ()
         gone = await fragments_below(self._objects, cut.dropped)
-        return tuple(Upload(f.path, f.seq_no) for f in gone if paths.is_bulk(f.path))
+        return tuple(
+            Upload(f.path, f.seq_no)
+            for f in gone
+            if paths.is_bulk(f.path) or paths.is_in_shard(f.path)
+        )
 
     # Unlink.
 
@@ -279,6 +308,10 @@ class Collector:
         """Give a garbage up: it stays in the log. Returns how it ended."""
         garbage, etag = seen
         with suppress(ConflictError):
+            if garbage.phase is Phase.LISTED:
+                nothing = empty(self._entropy.token())
+                await self._put(nothing, etag)
+                return nothing
             if garbage.phase is Phase.MARKED:
                 garbage = garbage.in_phase(Phase.CANCELLED)
                 etag = await self._put(garbage, etag)
@@ -339,11 +372,13 @@ class Collector:
         uploads = tuple(u for u in garbage.uploads if u.seq_no >= first_own)
         gone = Held(
             log=manifest.incarnation,
-            slots=(slots,),
+            slots=(slots,) if manifest.chain is None else (),
             nodes=garbage.nodes_to_drop,
             uploads=uploads,
         )
         await deleter.delete(gone, garbage.nonce)
+        if garbage.prefix:
+            await self._objects.store.delete([self._objects.key(names.prefix(garbage.prefix))])
         report.deleted, report.held = deleter.done.count, deleter.done.held
         place = garbage.first_to_keep.offset, garbage.drop_limit
         await let_go(self._objects, self._entropy, manifest, *place)
@@ -399,6 +434,9 @@ class Collector:
         await deleter.delete_held((await self._load()).garbage.nonce)
         await self._let_go()
         report = CollectReport(deleted=deleter.done.count, held=deleter.done.held)
+        left = ChainSweeper(self._objects, self._entropy, rate=rate, progress=self._progress)
+        await left.sweep()
+        report.deleted += left.count
         try:
             report.deleted += await sweep_uploads(self._objects, self._entropy)
         except CorruptionError as error:
@@ -541,7 +579,7 @@ def _check_pace(grace_s: float, rate: float | None) -> None:
 
 def _takes_too_much(garbage: Garbage, keep_from: int | None) -> bool:
     """Whether what somebody marked is more than this caller lets go."""
-    is_marked = garbage.phase in {Phase.MARKED, Phase.CANCELLED}
+    is_marked = garbage.phase in {Phase.LISTED, Phase.MARKED, Phase.CANCELLED}
     return is_marked and keep_from is not None and garbage.first_to_keep.offset > keep_from
 
 

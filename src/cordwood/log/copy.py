@@ -38,13 +38,15 @@ from cordwood.base.errors import (
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
+from cordwood.log.chain import names
 from cordwood.log.cut import Cut, cut_for
 from cordwood.log.fetch import decode_table
-from cordwood.log.format import STREAMS, Fragment, Manifest, Node, NodePointer, WriterTag, encode
+from cordwood.log.format import STREAMS, Fragment, Manifest, Node, NodePointer, encode
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
 from cordwood.log.roll import bequeath
 from cordwood.log.sieve import copy_filters
+from cordwood.log.tag import WriterTag
 from cordwood.store.api import ServerCopies
 from cordwood.store.streams import as_generator
 
@@ -135,14 +137,12 @@ async def copy(
             hint="run `cordwood log scrub`; no log was created",
         )
     await bequeath(source, target, incarnation, entropy)
-    await target.create(copied)
+    await target.create(copied, manifest.shards)
     return report
 
 
 async def _check_free(target: LogObjects) -> None:
-    try:
-        await target.manifest_etag()
-    except NotFoundError:
+    if not await target.exists():
         return
     raise AlreadyExistsError(
         f"the log {target.name!r} exists already", hint="copy to another name, or destroy it"
@@ -175,8 +175,9 @@ class _Copier:
 
     async def run(self) -> CopyReport:
         """Move everything, then say what was moved."""
-        async with aclosing(as_generator(self._target.list("log/"))) as there:
-            self._is_resumed = await anext(there, None) is not None
+        for prefix in ("log/", names.SHARD_PREFIX):
+            async with aclosing(as_generator(self._target.list(prefix))) as there:
+                self._is_resumed |= await anext(there, None) is not None
         self._report.nodes = len(self._cut.made)
         made = {node.path: node for node in self._cut.made}
         try:

@@ -23,6 +23,8 @@ Rules:
 4. Before each batch of deletions we look whether it is still the log that we sealed: another
    destruction may have finished, and a new log may have the name. There is no conditional delete,
    so the name should not be used again while somebody may still be at work on the old log.
+5. A chain log leaves the signpost and its manifests of the last grace interval, the doomed one on
+   top. To destroy it again later removes them.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, NotFoundError, StateError
 from cordwood.log import paths
+from cordwood.log.chain import names
 from cordwood.log.format import Manifest
-from cordwood.log.holds import live_holds
+from cordwood.log.holds import live_holds, store_time_us
 from cordwood.log.objects import LogObjects
 from cordwood.log.seal import Sealer
+from cordwood.store.timekeeping import age_us
 
 DELETES_AT_ONCE = 500
 
@@ -47,9 +51,11 @@ SHOWN_MAX = 3
 
 ORDER = (
     "log/",
+    names.SHARD_PREFIX,
     paths.NODE_PREFIX,
     paths.FILTER_PREFIX,
     paths.STREAM_PREFIX,
+    names.PREFIX_PREFIX,
     paths.CURSOR_PREFIX,
     "gc/",
     paths.PIN_PREFIX,
@@ -91,6 +97,9 @@ class Destroyer:
             NotFoundError: there is no such log.
             StateError: a fork shares its files, or there is something that is not the log's.
         """
+        if await self._is_signpost_alone():
+            await self._delete([self._objects.key(paths.MANIFEST)])
+            return self._deleted
         await self._check_exists()
         await self._check()
         doomed = await self._sealer.doom()
@@ -99,12 +108,20 @@ class Destroyer:
             if not await self._delete_all(prefix, doomed):
                 return self._deleted
         await self._release_holds(doomed)
-        if await self._is_still(doomed):
-            await self._delete([self._objects.key(paths.MANIFEST)])
+        if await self._is_still(doomed) and await self._delete_manifests():
             await self._delete_leftovers()
         return self._deleted
 
     # Looking.
+
+    async def _is_signpost_alone(self) -> bool:
+        """Whether a destruction of a chain log was cut off before its very last delete."""
+        try:
+            await self._objects.look()
+        except NotFoundError:
+            keys = [meta.key async for meta in self._objects.list("")]
+            return keys == [self._objects.key(paths.MANIFEST)]
+        return False
 
     async def _check_exists(self) -> None:
         try:
@@ -198,6 +215,29 @@ class Destroyer:
             self._deleted += len(keys)
             if self._progress is not None:
                 self._progress(self._deleted, max(self._deleted, self._total))
+
+    async def _delete_manifests(self) -> bool:
+        """Delete what says that there is a log; whether nothing of it is left.
+
+        Of a chain, manifests stay with the signpost for a grace interval, the doomed one on top: a
+        writer that has not looked yet must find its name taken (docs/formats/chain.md). A new log
+        of the name goes on behind it.
+        """
+        chain = self._objects.chain
+        if chain is not None:
+            head = await chain.head()
+            last = self._objects.key(names.manifest(head.index))
+            metas = [meta async for meta in self._objects.list(names.MANIFEST_PREFIX)]
+            now_us = await store_time_us(self._objects, self._entropy, surely=True)
+            await self._delete([self._objects.key(paths.CLOCK)])
+            grace_us = head.manifest.grace_s * 1_000_000
+            old = [m.key for m in metas if age_us(m.modified_us, now_us) > grace_us]
+            await self._delete([key for key in old if key != last])
+            if len(old) < len(metas):
+                return False
+            await self._delete([last])
+        await self._delete([self._objects.key(paths.MANIFEST)])
+        return True
 
     async def _release_holds(self, doomed: Manifest) -> None:
         """Let the ancestors of a fork go: it needs nothing of theirs any more."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from cordwood.base.errors import (
     Code,
     CordwoodError,
@@ -34,6 +36,9 @@ from cordwood.log.batch import Batch
 from cordwood.log.filters import EMPTY, StreamSet, footer_text, streams_of
 from cordwood.log.format import ZERO, Fragment, Manifest
 from cordwood.log.recovery import Landed, Tail
+
+PathOf = Callable[[int, int, str], str]
+"""The path of a fragment that does not lie in a slot, by its offsets and its setsum."""
 
 
 class Stage(Enum):
@@ -79,7 +84,12 @@ class Flight:
 
 
 def build(
-    batch: Batch, tail: Tail, timestamp_us: int, write_id: str, compression: fragments.Compression
+    batch: Batch,
+    tail: Tail,
+    timestamp_us: int,
+    write_id: str,
+    compression: fragments.Compression,
+    path_of: PathOf | None = None,
 ) -> tuple[Flight, bytes]:
     """The fragment that follows `tail`, and its bytes: the one heavy step of an append."""
     content = batch.content()
@@ -103,6 +113,10 @@ def build(
         )
     seq_no = tail.next_seq_no
     pointer = fragments.pointer(link, seq_no, len(data))
+    if path_of is not None:
+        pointer = msgspec.structs.replace(
+            pointer, path=path_of(link.start, link.limit, link.setsum)
+        )
     return Flight(batch, seq_no, link, pointer, bool(content.extra), streams=streams), data
 
 

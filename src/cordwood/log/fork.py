@@ -46,12 +46,14 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.log import paths, tree
+from cordwood.log.chain.document import Shards
 from cordwood.log.cut import Cut, cut_for, first_wanted
-from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, WriterTag, encode
+from cordwood.log.format import FORK, ZERO, Ancestor, Extension, Manifest, encode
 from cordwood.log.holds import ForkRecord, prove_not_collected
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import check_has_tail, tail_of
 from cordwood.log.roll import bequeath
+from cordwood.log.tag import WriterTag
 
 TRIES_MAX = 5
 """Times a fork from the oldest record on begins again because that was collected under it."""
@@ -80,7 +82,7 @@ async def fork(
     etag = ""
     for _ in range(TRIES_MAX):
         incarnation = entropy.token()
-        etag = await _begin(child, incarnation, etag, entropy)
+        etag = await _begin(child, incarnation, etag, entropy, manifest.shards)
         try:
             finished = await _share(parent, child, incarnation, start, entropy)
         except CollectedError:
@@ -96,8 +98,10 @@ async def fork(
     )
 
 
-async def _begin(child: LogObjects, incarnation: str, etag: str, entropy: Entropy) -> str:
-    """Step a: an unborn log of this incarnation; the etag of its manifest.
+async def _begin(
+    child: LogObjects, incarnation: str, etag: str, entropy: Entropy, shards: Shards | None
+) -> str:
+    """Step a: an unborn log of this incarnation, of its parent's kind; the etag of its manifest.
 
     `etag` names our own earlier one. Without it, one that somebody left is taken over.
     """
@@ -112,7 +116,7 @@ async def _begin(child: LogObjects, incarnation: str, etag: str, entropy: Entrop
     if etag:
         return await _swap(child, unborn, etag)
     try:
-        return await child.create(unborn)
+        return await child.create(unborn, shards)
     except AlreadyExistsError:
         there, etag = await child.look()
         if not there.is_unborn:

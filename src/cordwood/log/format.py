@@ -29,10 +29,9 @@ LOG-9  format is 1 and every feature is known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -46,6 +45,8 @@ from cordwood.base.limits import (
 )
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths
+from cordwood.log.chain.document import ChainLink, Shards, check_fragment_name, check_link
+from cordwood.log.tag import WriterTag
 
 ZERO = "0" * 64
 FORMAT = 1
@@ -53,6 +54,7 @@ GRACE_S_DEFAULT = 600
 U64_LIMIT = 2**64
 
 BULK = "bulk"
+CHAIN = "chain"
 COLUMNS = "columns"
 FORK = "fork"
 GAPS = "gaps"
@@ -60,7 +62,7 @@ GRACE = "grace"
 PRODUCERS = "producers"
 SEAL = "seal"
 STREAMS = "streams"
-KNOWN_FEATURES = frozenset({BULK, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL, STREAMS})
+KNOWN_FEATURES = frozenset({BULK, CHAIN, COLUMNS, FORK, GAPS, GRACE, PRODUCERS, SEAL, STREAMS})
 
 STAGED_GRACES = 144
 """Grace intervals after which an upload that nobody committed is swept: a day, by default."""
@@ -208,6 +210,8 @@ class Extension(Struct, frozen=True, forbid_unknown_fields=True):
     """With `producers`: the latest who committed in bulk, the latest last."""
     filters: dict[str, str] | UnsetType = UNSET
     """With `streams`: which streams the newest fragments hold, by slot (log/filters.py)."""
+    chain: ChainLink | UnsetType = UNSET
+    """With `chain`: its place in the chain of manifests (log/chain/document.py)."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -299,6 +303,18 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.cordwood.producers
 
     @property
+    def chain(self) -> ChainLink | None:
+        """Its place in the chain, if the log is one."""
+        if self.cordwood is UNSET or self.cordwood.chain is UNSET:
+            return None
+        return self.cordwood.chain
+
+    @property
+    def shards(self) -> Shards | None:
+        """How its fragments are spread over prefixes, if the log is a chain."""
+        return Shards(self.chain.shards, self.chain.width) if self.chain else None
+
+    @property
     def staged_s(self) -> int:
         """How old an upload is when it is swept; one half as old is committed no more."""
         return STAGED_GRACES * self.grace_s
@@ -307,6 +323,16 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def is_unborn(self) -> bool:
         """Whether it is a fork that was begun and not finished."""
         return FORK in self.features and not self.ancestors
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether it is sealed for destruction: nothing may rely on it any more."""
+        return self.seal is not None and self.seal.is_destruction
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing here to go on from: it is unborn, or destroyed."""
+        return self.is_unborn or self.is_destroyed
 
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless LOG-1 to LOG-9 hold."""
@@ -343,40 +369,6 @@ class Node(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, where: str, *, writing: bool) -> None:
         """Raise unless LOG-2 to LOG-4, LOG-6 and LOG-7 hold."""
         check_node(self, where)
-
-
-class WriterTag(NamedTuple):
-    """What our writers keep in the manifest's free-text `writer` field.
-
-    As text: `cordwood/1 log=<id> write=<id> tail=<id> at=<microseconds>`.
-    """
-
-    incarnation: str
-    """Made once at creation: tells a log from one that had its name before."""
-    write_id: str
-    """Unique per manifest: no two ever have the same bytes, and on S3 the same etag."""
-    tail_id: str
-    """The newest fragment's write id; before there is one the incarnation; empty if unknown."""
-    tail_us: int
-    """The newest fragment's timestamp: the next one is never older."""
-
-    def __str__(self) -> str:
-        """The text form."""
-        return (
-            f"cordwood/1 log={self.incarnation} write={self.write_id} "
-            f"tail={self.tail_id} at={self.tail_us}"
-        )
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """The tag in a manifest's `writer` field, or None if another program wrote it."""
-        match = _TAG.fullmatch(text)
-        return cls(match[1], match[2], match[3], int(match[4])) if match else None
-
-
-_TAG = re.compile(
-    r"cordwood/1 log=([0-9a-f]{32}) write=([0-9a-f]{32}) tail=([0-9a-f]{32}|) at=([0-9]{1,19})"
-)
 
 
 class Checked(Protocol):
@@ -503,6 +495,10 @@ def _check_extension(manifest: Manifest, where: str) -> None:
         raise _broken("LOG-9", where, "fork exactly with the feature fork", "one without it")
     if (PRODUCERS in extension.features) != (extension.producers is not UNSET):
         raise _broken("LOG-9", where, "producers exactly with that feature", "one without it")
+    if (CHAIN in extension.features) != (extension.chain is not UNSET):
+        raise _broken("LOG-9", where, "chain exactly with that feature", "one without it")
+    if extension.chain is not UNSET:
+        check_link(extension.chain, where)
     for producer in manifest.producers:
         producer.check(where, writing=False)
     limit = 0
@@ -559,7 +555,10 @@ def _check_fragment(fragment: Fragment, seq_no_before: int, where: str) -> None:
     seq_no = fragment.seq_no
     if seq_no <= seq_no_before:
         raise _broken("LOG-4", where, f"seq_no above {seq_no_before}", str(seq_no))
-    if paths.fragment_seq_no(fragment.path) != seq_no and not paths.is_bulk(fragment.path):
+    if paths.is_in_shard(fragment.path):
+        place = fragment.start, fragment.limit
+        check_fragment_name(fragment.path, *place, fragment.setsum_hex, where)
+    elif paths.fragment_seq_no(fragment.path) != seq_no and not paths.is_bulk(fragment.path):
         raise _broken("LOG-6", where, paths.fragment(seq_no), fragment.path)
     if fragment.num_bytes > FRAGMENT_BYTES_MAX:
         raise _broken("LOG-2", where, f"at most {FRAGMENT_BYTES_MAX} bytes", fragment.path)

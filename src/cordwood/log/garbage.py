@@ -48,6 +48,8 @@ class Phase(StrEnum):
     """How far a collection has come."""
 
     EMPTY = "empty"
+    LISTED = "listed"
+    """It is written what might go, and not yet verified: nobody may unlink it. Of a chain log."""
     MARKED = "marked"
     """It is written what goes; the manifest still names it."""
     CANCELLED = "cancelled"
@@ -57,7 +59,7 @@ class Phase(StrEnum):
 
 
 class Upload(Struct, frozen=True, forbid_unknown_fields=True):
-    """A fragment that came by a bulk commit: its name does not follow from its slot."""
+    """A fragment whose name does not follow from its slot: a bulk commit's, or one in a shard."""
 
     path: str
     seq_no: int
@@ -74,6 +76,8 @@ class GarbageExtension(Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     uploads: tuple[Upload, ...] | UnsetType = UNSET
     """Which of the fragments that go are uploads, if any are."""
+    prefix: str | UnsetType = UNSET
+    """Of a chain log, once it was verified: the setsum that names the new beginning."""
 
 
 class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +109,13 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "" if self.cordwood is UNSET else self.cordwood.nonce
 
     @property
+    def prefix(self) -> str:
+        """The setsum that names the new beginning of a chain log; empty if there is none."""
+        if self.cordwood is UNSET or self.cordwood.prefix is UNSET:
+            return ""
+        return self.cordwood.prefix
+
+    @property
     def uploads(self) -> tuple[Upload, ...]:
         """Which of the fragments that go are uploads."""
         if self.cordwood is UNSET or self.cordwood.uploads is UNSET:
@@ -121,10 +132,12 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether what it names may go, or is gone: nothing new may rely on it."""
         return self.phase is not Phase.EMPTY
 
-    def in_phase(self, phase: Phase) -> Garbage:
+    def in_phase(self, phase: Phase, prefix: str = "") -> Garbage:
         """The same garbage, further on."""
         assert self.cordwood is not UNSET
         extension = msgspec.structs.replace(self.cordwood, phase=phase)
+        if prefix:
+            extension = msgspec.structs.replace(extension, prefix=prefix)
         return msgspec.structs.replace(self, cordwood=extension)
 
     def check(self, where: str, *, writing: bool) -> None:
@@ -148,7 +161,8 @@ class Garbage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def check_uploads(uploads: Iterable[Upload], where: str) -> None:
     """Raise unless each can be an upload of the log."""
     for upload in uploads:
-        if not paths.is_known(upload.path) or not paths.is_bulk(upload.path) or upload.seq_no < 0:
+        is_named = paths.is_bulk(upload.path) or paths.is_in_shard(upload.path)
+        if not paths.is_known(upload.path) or not is_named or upload.seq_no < 0:
             raise CorruptionError(f"{where}: {upload.path} is no upload's name", where=where)
 
 

@@ -32,17 +32,10 @@ from cordwood.base.errors import (
     UnsupportedError,
 )
 from cordwood.log import paths, tree
-from cordwood.log.format import (
-    FORMAT,
-    Fragment,
-    Manifest,
-    NodePointer,
-    WriterTag,
-    decode,
-    encode,
-)
+from cordwood.log.format import FORMAT, Fragment, Manifest, NodePointer, decode, encode
 from cordwood.log.garbage import load_garbage
 from cordwood.log.objects import LogObjects
+from cordwood.log.tag import WriterTag
 from cordwood.store import timekeeping
 from cordwood.store.api import Match
 from cordwood.store.timekeeping import age_us
@@ -292,6 +285,9 @@ async def _is_gone(objects: LogObjects, name: str, incarnation: str) -> bool:
     except FormatError:
         return False
     tag = WriterTag.parse(manifest.writer)
+    if manifest.chain is not None and manifest.is_destroyed:
+        # What a destroyed chain log leaves for a while: it needs nothing.
+        return True
     return tag is not None and tag.incarnation != incarnation
 
 

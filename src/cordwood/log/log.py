@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
+from cordwood.log.chain.options import Protocol, check_protocol
+from cordwood.log.chain.rebuild import Progress as RebuildProgress
+from cordwood.log.chain.rebuild import RebuildReport, rebuild
 from cordwood.log.collect import FRAGMENTS_MAX, Collector, CollectReport
 from cordwood.log.copy import CopyReport, copy
 from cordwood.log.copy import Progress as CopyProgress
@@ -27,13 +30,7 @@ from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Destroyer
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.fork import fork
-from cordwood.log.format import (
-    GRACE_S_DEFAULT,
-    Manifest,
-    Seal,
-    WriterTag,
-    is_grace,
-)
+from cordwood.log.format import GRACE_S_DEFAULT, Manifest, Seal, is_grace
 from cordwood.log.fragment import Compression
 from cordwood.log.kinds import refuse_others
 from cordwood.log.objects import LogObjects
@@ -44,13 +41,12 @@ from cordwood.log.recovery import BeforeNaming, find_write
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.log.seal import Sealer
 from cordwood.log.streams import Streams
+from cordwood.log.tag import WriterTag
 from cordwood.log.watch import RollWatch
 from cordwood.log.writer import Writer
 from cordwood.store.api import check_key
 from cordwood.store.probe import verify_conditional_puts
 from cordwood.store.url import Store
-
-Protocol = Literal["cas"]
 
 DEFAULT_OPTIONS = Options()
 
@@ -109,7 +105,7 @@ class Log:
         self.name = name
         self._clock = clock
         self._entropy = entropy
-        self._objects = LogObjects(self.store, name)
+        self._objects = LogObjects(self.store, name, clock=clock)
         self.cursors = Cursors(self._objects, clock, entropy)
         """Named positions, which hold back collection."""
         self._watch = RollWatch(self._objects, clock)
@@ -160,31 +156,34 @@ class Log:
         self,
         *,
         exist_ok: bool = False,
-        protocol: Protocol = "cas",
+        protocol: Protocol | None = None,
         grace_s: int = GRACE_S_DEFAULT,
+        shards: int = 1,
     ) -> None:
         """Create the log. Three requests; of several callers exactly one creates it.
 
         Args:
             exist_ok: an existing log is left as it is.
-            protocol: how appends are agreed on; `cas` swaps one manifest.
+            protocol: how appends are agreed on; `cas` swaps one manifest, `chain` only creates
+                objects (docs/formats/chain.md). By default `chain` on `gs://`, where one object
+                takes about one write a second, and `cas` elsewhere.
             grace_s: seconds between unlinking and deleting in a collection, fixed for ever.
+            shards: over how many prefixes a chain log spreads its fragments, 12 at most.
 
         Raises:
             AlreadyExistsError: it exists; or a table of its name does.
         """
-        if protocol != "cas":
-            raise InvalidInputError(f"protocol {protocol!r} is not known", hint="use 'cas'")
+        wanted = check_protocol(self.store, protocol, shards)
         if not is_grace(grace_s):
             raise InvalidInputError(f"grace_s is a whole number of seconds, not {grace_s!r}")
-        await verify_conditional_puts(self.store)
+        await verify_conditional_puts(self.store, swaps=wanted is None)
         if exist_ok and await self._objects.exists():
             return
         await refuse_others(self.store, self.name, "log")
         incarnation = self._entropy.token()
         tag = WriterTag(incarnation, self._entropy.token(), incarnation, 0)
         try:
-            await self._objects.create(tree.empty(tag, grace_s=grace_s))
+            await self._objects.create(tree.empty(tag, grace_s=grace_s), wanted)
         except AlreadyExistsError:
             if not exist_ok:
                 raise
@@ -206,7 +205,7 @@ class Log:
             if create:
                 await self.create(exist_ok=True)
             else:
-                await verify_conditional_puts(self.store)
+                await self._verify(self.store)
 
         clock, entropy = self._clock, self._entropy
         watch = self._watch
@@ -270,7 +269,7 @@ class Log:
             cursors={name: witness.offset for name, witness in cursors.items()},
             pins=tuple(await list_pins(self._objects)),
             features=manifest.features,
-            protocol="cas",
+            protocol="cas" if manifest.chain is None else "chain",
             grace_s=manifest.grace_s,
         )
 
@@ -327,6 +326,31 @@ class Log:
             progress=progress,
         )
 
+    async def rebuild(
+        self,
+        start: int | None = None,
+        limit: int | None = None,
+        progress: RebuildProgress | None = None,
+    ) -> RebuildReport:
+        """Make a chain log's manifest anew from its fragments. See log/chain/rebuild.py.
+
+        For a log whose manifests are lost: it refuses while the log can be opened. Records that
+        were never acknowledged may come in at the end.
+
+        Args:
+            start: begin at this offset, behind a hole.
+            limit: take nothing from this offset on, which was never acknowledged.
+            progress: called with how many fragments were read, and how many there are.
+
+        Raises:
+            StateError: the log can be opened; or offsets are missing in the middle.
+            NotFoundError: there are no fragments.
+        """
+        await verify_conditional_puts(self.store, swaps=False)
+        return await rebuild(
+            self._objects, self._entropy, start=start, limit=limit, progress=progress
+        )
+
     # Another log with the same past.
 
     async def fork(self, other: Log, start: int | None = None) -> None:
@@ -349,7 +373,7 @@ class Log:
                 hint="name both through one store, whose root is above them, or use copy, which "
                 "moves the files",
             )
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         await fork(self._objects, other._objects, self._entropy, start)
 
@@ -368,7 +392,7 @@ class Log:
             CorruptionError: this log is damaged.
             InvalidInputError: there is no such offset.
         """
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         return await copy(
             self._objects,
@@ -488,7 +512,7 @@ class Log:
         """
         if other == self:
             raise InvalidInputError("a log cannot be moved to itself")
-        await verify_conditional_puts(other.store)
+        await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         moved_to = other.name if other.store == self.store else other.url
         await self._sealer().migrate(other.objects, reason, moved_to)
@@ -507,6 +531,11 @@ class Log:
         """
         destroyer = Destroyer(self._objects, self._clock, self._entropy, progress=progress)
         return await destroyer.destroy()
+
+    async def _verify(self, store: Store) -> None:
+        """Refuse a store that ignores the conditions which this log's protocol relies on."""
+        if store.is_remote:
+            await verify_conditional_puts(store, swaps=not await self._objects.is_chain())
 
     def _sealer(self) -> Sealer:
         return Sealer(self._objects, self._clock, self._entropy)

@@ -1,5 +1,11 @@
 """The objects of one log, read and written: the only place where log code meets the store.
 
+It is also the one place where the two protocols meet. A cas log has one manifest that is replaced;
+a chain log has manifests that follow each other (log/chain/chain.py), and keeps versions of
+whatever else changes (log/chain/registers.py). Which of them a log is says `manifest/MANIFEST`: in
+a chain log it is a signpost, made once. Everything above loads a manifest and swaps it for the
+next one.
+
 Every document goes through the one encoder and the one decoder of log/format.py, so its invariants
 were checked before each write and after each read. Costs are in requests.
 """
@@ -11,16 +17,31 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing, contextmanager
 from typing import NamedTuple
 
+from cordwood.base.clock import SYSTEM_CLOCK, Clock
 from cordwood.base.errors import (
     AlreadyExistsError,
     Code,
+    ConflictError,
     CordwoodError,
     CorruptionError,
+    FormatError,
     NotFoundError,
     StateError,
 )
 from cordwood.log import paths, tree
-from cordwood.log.format import Ancestor, Fragment, Manifest, Node, NodePointer, decode, encode
+from cordwood.log.chain import chain as chains
+from cordwood.log.chain.document import Shards
+from cordwood.log.chain.registers import Kind, Registers
+from cordwood.log.format import (
+    GRACE_S_DEFAULT,
+    Ancestor,
+    Fragment,
+    Manifest,
+    Node,
+    NodePointer,
+    decode,
+    encode,
+)
 from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
 from cordwood.store.api import Buffer, LocalReads, Match, Meta, ObjectStore
 
@@ -38,10 +59,24 @@ class Loaded(NamedTuple):
 class LogObjects:
     """The objects under one log's prefix."""
 
-    def __init__(self, store: ObjectStore, name: str, ancestors: tuple[Ancestor, ...] = ()) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        ancestors: tuple[Ancestor, ...] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """No I/O; `name` is the prefix. Who reads without a manifest gives the ancestors."""
-        self.store = store
+        self.store: ObjectStore = Registers(store, self, clock)
+        """Where everything but manifests is kept."""
         self.name = name
+        self.grace_s: float = GRACE_S_DEFAULT
+        """As the manifest said that was loaded last."""
+        self._plain = store
+        self._clock = clock
+        self._chain: chains.Chain | None = None
+        self._is_cas = False
+        """Whether it is known to be a cas log; if neither is known, the store is asked."""
         self._ancestors = ancestors
         """Whose files it shares; known, and final, once the manifest was loaded."""
 
@@ -90,6 +125,12 @@ class LogObjects:
             CorruptionError, UnsupportedError: there is one that cannot be used.
         """
         manifest, etag = await self.look()
+        if manifest.is_destroyed and self._chain is not None:
+            raise NotFoundError(
+                f"there is no log named {self.name!r}: it was destroyed",
+                code=Code.NO_SUCH_LOG,
+                hint="create it again, or check the name and the store's URL",
+            )
         if manifest.is_unborn:
             raise StateError(
                 f"the log {self.name!r} is a fork that was begun and not finished",
@@ -107,17 +148,73 @@ class LogObjects:
             NotFoundError: there is no such log.
             CorruptionError, UnsupportedError: there is something that is not understood.
         """
+        found = await self._look()
+        self.grace_s = found.manifest.grace_s
+        return found
+
+    async def _look(self) -> Loaded:
+        if self._chain is not None:
+            try:
+                head = await self._chain.head()
+            except NotFoundError:
+                # It was destroyed; perhaps another one has its name.
+                self._chain = None
+            else:
+                return Loaded(head.manifest, head.etag)
         key = self.key(paths.MANIFEST)
         try:
-            data, etag = await self.store.get(key)
+            data, etag = await self._plain.get(key)
         except NotFoundError as error:
+            self._is_cas = False
             raise NotFoundError(
                 f"there is no log named {self.name!r}: {key} does not exist",
                 code=Code.NO_SUCH_LOG,
                 hint="create it first (log.create() or `cordwood log create`), "
                 "or check the name and the store's URL",
             ) from error
-        return Loaded(decode(Manifest, data, key), etag)
+        manifest = decode(Manifest, data, key)
+        self._is_cas = manifest.chain is None
+        if self._is_cas:
+            return Loaded(manifest, etag)
+        chain = chains.Chain(self._plain, self.name, self._clock)
+        head = await chain.head()
+        self._chain = chain
+        return Loaded(head.manifest, head.etag)
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is here."""
+        return self._clock
+
+    @property
+    def plain(self) -> ObjectStore:
+        """The store itself, where versions are objects like any other."""
+        return self._plain
+
+    @property
+    def chain(self) -> chains.Chain | None:
+        """Its chain of manifests, once it was loaded and found to be one."""
+        return self._chain
+
+    @property
+    def kind(self) -> Kind | None:
+        """Its protocol, as far as it is known."""
+        if self._chain is not None:
+            return "chain"
+        return "cas" if self._is_cas else None
+
+    def is_cas(self) -> None:
+        """Something was found that only a cas log has."""
+        self._is_cas = True
+
+    async def is_chain(self) -> bool:
+        """Whether it is a chain log. One GET, if that is not known yet."""
+        if self._chain is None and not self._is_cas:
+            try:
+                await self._look()
+            except NotFoundError:
+                return False
+        return self._chain is not None
 
     async def has_passed(self, start: int, error: CordwoodError) -> bool:
         """Whether something that starts there is missing because it was collected. One GET."""
@@ -125,27 +222,75 @@ class LogObjects:
             return False
         return start < (await self.load()).manifest.oldest_offset
 
-    async def create(self, manifest: Manifest) -> str:
-        """Write the first manifest. One PUT.
+    async def create(self, manifest: Manifest, shards: Shards | None = None) -> str:
+        """Write the first manifest. One PUT; of a chain log, whose fragments are in shards, two.
 
         Raises:
             AlreadyExistsError: the log exists.
         """
         try:
-            return await self.store.put(self.key(paths.MANIFEST), encode(manifest), "create")
+            if shards is None:
+                key = self.key(paths.MANIFEST)
+                etag = await self._plain.put(key, encode(manifest), "create")
+                self._is_cas = True
+                return etag
+            return await self._create_chain(manifest, shards)
         except AlreadyExistsError as error:
             raise AlreadyExistsError(
                 f"the log {self.name!r} exists already",
                 hint="open it, or pass exist_ok=True",
             ) from error
 
-    async def exists(self) -> bool:
-        """Whether there is a manifest. One HEAD."""
+    async def _create_chain(self, manifest: Manifest, shards: Shards) -> str:
+        """Manifest 0, then the signpost: a log has both. Who made the first made the log.
+
+        Behind what a destroyed log left, the next manifest: no name is ever used twice. Whoever
+        finds manifests without the signpost completes what somebody was cut off from.
+        """
+        chain = chains.Chain(self._plain, self.name, self._clock)
+        key = self.key(paths.MANIFEST)
         try:
-            await self.manifest_etag()
+            head = await chain.head()
+        except NotFoundError:
+            etag = await chain.create(manifest, shards)
+        else:
+            await self._put_signpost(key)
+            if not head.manifest.is_destroyed:
+                raise AlreadyExistsError(f"{key} exists")
+            try:
+                etag = await chain.swap(manifest, head.etag, shards)
+            except ConflictError as error:
+                raise AlreadyExistsError(f"{key} was just made anew") from error
+        await self._put_signpost(key)
+        self._chain = chain
+        return etag
+
+    async def _put_signpost(self, key: str) -> None:
+        """Say that the log is a chain, if nobody has.
+
+        Raises:
+            AlreadyExistsError: something else has the name.
+        """
+        try:
+            await self._plain.put(key, encode(chains.signpost(), key), "create")
+        except AlreadyExistsError:
+            data, _ = await self._plain.get(key)
+            try:
+                is_signpost = decode(Manifest, data, key).chain is not None
+            except FormatError:
+                is_signpost = False
+            if not is_signpost:
+                raise
+
+    async def exists(self) -> bool:
+        """Whether there is a log. One HEAD; of a chain, which may be destroyed, some more."""
+        try:
+            meta = await self._plain.head(self.key(paths.MANIFEST))
+            if meta.size_bytes != chains.SIGNPOST_BYTES or not await self.is_chain():
+                return True
+            return not (await self.look()).manifest.is_destroyed
         except NotFoundError:
             return False
-        return True
 
     async def swap(self, manifest: Manifest, etag: str) -> str:
         """Replace the manifest that `etag` named. One PUT.
@@ -155,11 +300,15 @@ class LogObjects:
             UncertainError: the answer was lost and the manifest has moved on since.
             StoreError: ours was not written.
         """
-        return await self.store.put(self.key(paths.MANIFEST), encode(manifest), Match(etag))
+        if self._chain is not None:
+            return await self._chain.swap(manifest, etag)
+        return await self._plain.put(self.key(paths.MANIFEST), encode(manifest), Match(etag))
 
     async def manifest_etag(self) -> str:
-        """Which manifest is current. One HEAD."""
-        return (await self.store.head(self.key(paths.MANIFEST))).etag
+        """Which manifest is current. One HEAD; of a chain log one LIST."""
+        if self._chain is not None:
+            return await self._chain.etag()
+        return (await self._plain.head(self.key(paths.MANIFEST))).etag
 
     # Nodes.
 
@@ -217,13 +366,13 @@ class LogObjects:
 
     # Fragments.
 
-    async def put_fragment(self, seq_no: int, data: bytes) -> None:
-        """Take slot `seq_no` with these bytes. One PUT.
+    async def put_fragment(self, path: str, data: bytes) -> None:
+        """Create a fragment's object. One PUT.
 
         Raises:
-            AlreadyExistsError: the slot is taken.
+            AlreadyExistsError: the name is taken.
         """
-        await self.store.put(self.key(paths.fragment(seq_no)), data, "create")
+        await self._plain.put(self.key(path), data, "create")
 
     async def get_slot(self, seq_no: int) -> bytes | None:
         """What lies in a slot, named by a manifest or not; None if it is empty. One GET."""
@@ -294,8 +443,12 @@ class LogObjects:
 
     async def sync(self, paths_seen: Iterable[str], fragments: Iterable[Fragment] = ()) -> None:
         """Return once these objects, seen by reading, would survive a power cut."""
-        keys = [*map(self.key, paths_seen), *map(self.key_of, fragments)]
-        await self.store.sync(keys)
+        wanted = set(paths_seen)
+        keys = [*map(self.key_of, fragments)]
+        if self._chain is not None and paths.MANIFEST in wanted:
+            wanted.discard(paths.MANIFEST)
+            keys += self._chain.seen
+        await self.store.sync([*map(self.key, sorted(wanted)), *keys])
 
     # Everything below a prefix of the log.
 

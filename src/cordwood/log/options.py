@@ -6,6 +6,8 @@ import msgspec
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.base.limits import BATCH_BYTES_MAX
+from cordwood.log.chain.document import ALPHA_MAX
+from cordwood.log.chain.names import SHARDS_MAX, is_shards
 from cordwood.log.fragment import Compression
 
 
@@ -31,7 +33,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Of the Parquet files: none, snappy, lz4 or zstd."""
 
     alpha: int = 4
-    """Manifests in the air at once, for a log of the chain protocol."""
+    """Manifests in the air at once, for a log of the chain protocol; 256 at most."""
+
+    shards: int | None = None
+    """Prefixes that a chain log's fragments are spread over from now on; None for as many as so
+    far."""
 
     intent_interval_s: float = 2.0
     """How often a busy writer looks whether somebody else wants a turn."""
@@ -42,6 +48,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidInputError(f"{name} is a whole number of at least 1, not {value!r}")
+        if self.alpha > ALPHA_MAX:
+            raise InvalidInputError(f"alpha is at most {ALPHA_MAX}")
+        if self.shards is not None and not is_shards(self.shards):
+            raise InvalidInputError(f"shards is a number from 1 to {SHARDS_MAX}, or None")
         if self.batch_bytes > BATCH_BYTES_MAX:
             raise InvalidInputError(f"batch_bytes is at most {BATCH_BYTES_MAX}")
         if not _is_number(self.batch_interval_s) or self.batch_interval_s < 0:

@@ -20,6 +20,8 @@
 A bucket holds 4,096 slots. wal3 recomputes a fragment's path from its number, so the layout is part
 of the format. Specified in docs/formats/log.md.
 
+What only a log of the chain protocol has is in log/chain/names.py.
+
 Where a store begins is up to who opens it, so a log that names another one names the way there from
 itself: from `wood/trial` the log `wood/orders` is `../orders`, whoever calls the two `trial` and
 `orders`.
@@ -30,6 +32,8 @@ from __future__ import annotations
 import hashlib
 import re
 from itertools import dropwhile
+
+from cordwood.log.chain import names
 
 MANIFEST = "manifest/MANIFEST"
 GARBAGE = "gc/GARBAGE"
@@ -96,6 +100,11 @@ def upload(upload_id: str) -> str:
 def is_bulk(path: str) -> bool:
     """Whether the path is that of a bulk upload."""
     return _UUID_NAME.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def is_in_shard(path: str) -> bool:
+    """Whether the path is that of a fragment of a chain log."""
+    return names.parse_fragment(path) is not None
 
 
 def node(setsum_hex: str) -> str:
@@ -179,6 +188,8 @@ def cursor_name(path: str) -> str | None:
 
 def is_known(path: str) -> bool:
     """Whether the path is that of an object of a log: one that may be deleted with it."""
+    if names.is_known(path):
+        return True
     if _KNOWN.fullmatch(path) is None:
         return False
     seq_no = fragment_seq_no(path)

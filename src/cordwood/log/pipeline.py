@@ -53,10 +53,10 @@ from cordwood.base.errors import AlreadyExistsError, CordwoodError, StateError, 
 from cordwood.base.workers import in_worker
 from cordwood.log import tree
 from cordwood.log.batch import Batch, Queue
-from cordwood.log.flight import Fate, Flight, Stage, build, judge, not_written, uncertain
+from cordwood.log.flight import Fate, Flight, PathOf, Stage, build, judge, not_written, uncertain
 from cordwood.log.folding import Folder
 from cordwood.log.format import COLUMNS, Manifest
-from cordwood.log.garbage import Phase, apply, load_garbage
+from cordwood.log.garbage import Garbage, Phase, apply, load_garbage
 from cordwood.log.intents import Asker, TurnKeeper
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
@@ -115,6 +115,8 @@ class Pipeline:
         self._tasks = Tasks(self._break_down)
         self._loop: asyncio.AbstractEventLoop
         self._is_running = False
+        self._due_s = float("-inf")
+        """When the timer goes off, if there is one."""
         self.timer: asyncio.Handle | None = None
         """The next run of the pump; None if an event must bring it."""
         self._idle: asyncio.Future[None] | None = None
@@ -130,6 +132,8 @@ class Pipeline:
         self._flights: deque[Flight] = deque()
         """Our chain above the manifest, in slot order."""
         self._num_flying = 0
+        self._nudge_us = 0
+        """Added to the time of fragments, so that one whose name was taken gets another."""
         self._building: Batch | None = None
         """The batch that a thread is making a fragment of."""
         self._window = options.in_flight
@@ -210,10 +214,14 @@ class Pipeline:
     def arm_now(self) -> None:
         """Run the pump soon: a whole batch waits."""
         self._disarm()
+        self._due_s = float("-inf")
         self.timer = self._loop.call_soon(self._pump)
 
     def _arm_at(self, when_s: float) -> None:
+        if self.timer is not None and self._due_s <= when_s:
+            return
         self._disarm()
+        self._due_s = when_s
         delay_s = max(0.0, when_s - self._clock.monotonic_s())
         self.timer = self._loop.call_later(delay_s, self._pump)
 
@@ -305,8 +313,14 @@ class Pipeline:
         self._has_settled = False
         batch = self._queue.take()
         self._pace.launch(self._clock.monotonic_s())
-        at_us = max(self._clock.now_us(), self._tail.at_us)
-        given = (batch, self._tail, at_us, self._entropy.token(), self._options.compression)
+        given = (
+            batch,
+            self._tail,
+            max(self._clock.now_us(), self._tail.at_us) + self._nudge_us,
+            self._entropy.token(),
+            self._options.compression,
+            self._path_of(),
+        )
         if batch.num_bytes > INLINE_BYTES_MAX:
             self._building = batch
             self._tasks.spawn(self._build_in_thread, batch, given)
@@ -317,6 +331,10 @@ class Pipeline:
             self._spoiled(batch, error)
         else:
             self._fly(flight, data)
+
+    def _path_of(self) -> PathOf | None:
+        """How the next fragment is named; None for a slot."""
+        return None
 
     async def _build_in_thread(self, batch: Batch, given: tuple[Any, ...]) -> None:
         try:
@@ -348,7 +366,7 @@ class Pipeline:
 
     async def _put(self, flight: Flight, data: bytes) -> None:
         try:
-            await self._objects.put_fragment(flight.seq_no, data)
+            await self._objects.put_fragment(flight.fragment.path, data)
             flight.stage = Stage.LANDED
         except AlreadyExistsError as error:
             flight.stage, flight.error = Stage.REFUSED, error
@@ -420,7 +438,13 @@ class Pipeline:
             return manifest
         if garbage.phase is not Phase.MARKED or not intent.endswith(garbage.nonce or "?"):
             return manifest
+        if not await self._may_apply(garbage):
+            return manifest
         return apply(manifest, garbage) or manifest
+
+    async def _may_apply(self, garbage: Garbage) -> bool:
+        """Whether it may be left out."""
+        return True
 
     def _finish(self, batch: Batch, outcome: int | BaseException) -> None:
         if isinstance(outcome, BaseException):
@@ -445,13 +469,7 @@ class Pipeline:
             elif self._losses:
                 # Several newcomers at once: whoever waits longest lets the others through.
                 await asyncio.sleep(self._entropy.uniform() * BACKOFF_S * 2**self._losses)
-            own = {f.seq_no: f.landed() for f in self._flights if f.stage is Stage.LANDED}
-            while True:
-                started_s = self._clock.monotonic_s()
-                ground = await self._find_ground(own)
-                if ground.named:
-                    break
-                await self._asker.ask()
+            ground, started_s = await self._settled_ground()
             await self._apply_fates(ground)
             self._stand_on(ground, started_s)
             self._window = 1
@@ -463,6 +481,16 @@ class Pipeline:
             self._give_up(error)
         self._settling = None
         self._pump()
+
+    async def _settled_ground(self) -> tuple[Ground, float]:
+        """Where the log stands now that everything of ours has landed; and since when we know."""
+        own = {f.seq_no: f.landed() for f in self._flights if f.stage is Stage.LANDED}
+        while True:
+            started_s = self._clock.monotonic_s()
+            ground = await self._find_ground(own)
+            if ground.named:
+                return ground, started_s
+            await self._asker.ask()
 
     async def _find_ground(self, own: dict[int, Landed]) -> Ground:
         told = self._before_naming
@@ -484,15 +512,19 @@ class Pipeline:
             tasks += [self._swapping] if self._swapping is not None else []
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0.001))
 
-    async def _apply_fates(self, ground: Ground) -> None:
+    async def _judge(self, ground: Ground) -> list[Fate]:
+        """What became of each of our fragments."""
         ours = [(flight.fragment, flight.link.id) for flight in self._flights]
         named = await find_named(self._objects, ground.manifest, ours)
-        fates = judge(self._flights, ground.manifest, ground.tail, lambda f: f.seq_no in named)
+        return judge(self._flights, ground.manifest, ground.tail, lambda f: f.seq_no in named)
+
+    async def _apply_fates(self, ground: Ground) -> None:
+        fates = await self._judge(ground)
         judged = list(zip(self._flights, fates, strict=True))
         self._flights.clear()
         dead = [f for f, fate in judged if fate is Fate.DEAD and f.stage is not Stage.FAILED]
         self._queue.take_back([flight.batch for flight in dead])
-        if dead and not named:
+        if dead and Fate.COMMITTED not in fates:
             self._losses += 1
         else:
             self._got_through()

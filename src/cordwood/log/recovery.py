@@ -51,9 +51,10 @@ from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
 from cordwood.log.filters import EMPTY, StreamSet, streams_of
-from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest, WriterTag
+from cordwood.log.format import COLUMNS, ZERO, Fragment, Manifest
 from cordwood.log.objects import Loaded, LogObjects
 from cordwood.log.sieve import with_filters
+from cordwood.log.tag import WriterTag
 
 SWAPS_MAX = 3
 """Lost swaps before a newcomer stops fighting a busy writer and asks for a turn."""
@@ -159,6 +160,11 @@ async def scan(objects: LogObjects, manifest: Manifest, own: Mapping[int, Landed
     """
     if manifest.seal is not None:
         # Rule 6. A power cut must not bring back a manifest that could still be appended to.
+        await objects.sync([paths.MANIFEST])
+        return Run(Tail.of(manifest), [], [], is_whole=True)
+    if manifest.chain is not None:
+        # A chain has no slots: what no manifest names is nothing. Its tail must survive before
+        # anything is put behind it.
         await objects.sync([paths.MANIFEST])
         return Run(Tail.of(manifest), [], [], is_whole=True)
     run = Run(await tail_of(objects, manifest), [], [])
@@ -361,6 +367,9 @@ async def find_write(
         raise InvalidInputError("this error is not about an append", hint="read the log instead")
     ground = await find_ground(objects, entropy, {}, before_naming=before_naming)
     manifest = ground.manifest
+    if manifest.chain is not None:
+        # Whatever is still under way could only follow what this puts an end to.
+        manifest = await have_replaced(objects, entropy, Loaded(manifest, ground.etag))
     place = error.chain[-1][0]
     if place < manifest.oldest_offset:
         raise _still_open(error, "the place where it would be has been collected", "")
@@ -375,7 +384,7 @@ async def find_write(
             if start == place:
                 await objects.sync([paths.MANIFEST], [fragment])
                 return place + error.index
-    if manifest.seal is not None:
+    if manifest.seal is not None or manifest.chain is not None:
         return None
     raise _still_open(
         error,

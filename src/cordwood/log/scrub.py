@@ -24,6 +24,10 @@ from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, FormatError
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
+from cordwood.log.chain.chain import write_id
+from cordwood.log.chain.document import check_step
+from cordwood.log.chain.names import manifest as manifest_name
+from cordwood.log.chain.names import manifest_index
 from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.holds import collected
@@ -104,12 +108,30 @@ async def scrub(
     except FormatError as error:
         report.add(error, objects.key(paths.MANIFEST))
         return report
+    await _check_chain(objects, manifest, report)
     work = _Scrub(objects, manifest, report, progress, seen)
     if sample is not None:
         await work.take_sample(sample, entropy)
     else:
         await work.walk(start, limits)
     return report
+
+
+async def _check_chain(objects: LogObjects, manifest: Manifest, report: ScrubReport) -> None:
+    """Of a chain, prove that the newest manifest is a valid step from its predecessor. One GET.
+
+    A predecessor that was swept proves nothing, and is not missed.
+    """
+    link, chain = manifest.chain, objects.chain
+    if link is None or chain is None or link.prev is None:
+        return
+    index = manifest_index(link.prev.path)
+    try:
+        before = None if index is None else await chain.get(index)
+        if before is not None and write_id(before) == link.prev.write:
+            check_step(before, manifest, objects.key(manifest_name(link.index)))
+    except FormatError as error:
+        report.add(error, objects.key(link.prev.path))
 
 
 class _Scrub:

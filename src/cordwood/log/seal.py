@@ -43,20 +43,13 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.log import tree
-from cordwood.log.format import (
-    DESTROYED,
-    PRODUCERS,
-    SEAL,
-    Extension,
-    Manifest,
-    Position,
-    Seal,
-    WriterTag,
-)
+from cordwood.log.chain.document import Shards
+from cordwood.log.format import DESTROYED, PRODUCERS, SEAL, Extension, Manifest, Position, Seal
 from cordwood.log.intents import Asker
 from cordwood.log.objects import LogObjects
 from cordwood.log.recovery import Ground, Tail, find_ground, next_tag
 from cordwood.log.roll import bequeath
+from cordwood.log.tag import WriterTag
 
 TEXT_BYTES_MAX = 1024
 """Of a reason, and of where a log went: they are in every later manifest."""
@@ -116,7 +109,7 @@ class Sealer:
             )
         await bequeath(self._objects, other, continuation_of(here), self._entropy)
         try:
-            await other.create(self._continuation(here))
+            await other.create(self._continuation(here), _anew(here.shards))
         except AlreadyExistsError:
             there = await _look(other)
             if there is None:
@@ -145,7 +138,7 @@ class Sealer:
     async def _ground(self, *, unborn: bool) -> tuple[Manifest, str, Tail, bool]:
         if unborn:
             manifest, etag = await self._objects.look()
-            if manifest.is_unborn:
+            if manifest.is_blank:
                 return manifest, etag, Tail.of(manifest), True
         ground: Ground = await find_ground(self._objects, self._entropy, {})
         return ground.manifest, ground.etag, ground.tail, ground.named
@@ -162,6 +155,11 @@ class Sealer:
             extension = msgspec.structs.replace(empty.cordwood, producers=before.producers)
             empty = msgspec.structs.replace(empty, cordwood=extension)
         return msgspec.structs.replace(empty, initial_offset_position=Position(before.next_offset))
+
+
+def _anew(shards: Shards | None) -> Shards | None:
+    """The same shards, with nothing in them."""
+    return shards and Shards((1,) * shards.width, shards.width)
 
 
 def with_seal(manifest: Manifest, seal: Seal, tag: WriterTag) -> Manifest:
@@ -195,9 +193,11 @@ def _told(seal: Seal) -> str:
 
 async def _look(objects: LogObjects) -> Manifest | None:
     try:
-        return (await objects.look()).manifest
+        manifest = (await objects.look()).manifest
     except NotFoundError:
         return None
+    # What a destroyed chain log leaves for a while is no log.
+    return None if manifest.chain is not None and manifest.is_destroyed else manifest
 
 
 def _check_continues(name: str, there: Manifest, before: Manifest) -> None:

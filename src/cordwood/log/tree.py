@@ -31,6 +31,7 @@ from cordwood.base.errors import InternalError
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths
 from cordwood.log.format import (
+    CHAIN,
     FORK,
     GAPS,
     GRACE,
@@ -45,8 +46,8 @@ from cordwood.log.format import (
     Node,
     NodePointer,
     Position,
-    WriterTag,
 )
+from cordwood.log.tag import WriterTag
 
 FANOUT = 8
 """Children of a node. Smaller makes deeper trees, larger makes a larger root; see the header."""
@@ -87,7 +88,9 @@ def heir(
     Offsets and slots go on from there. Nothing of it was collected, and it is not sealed. It knows
     who committed in bulk: what is in it already must not come in again.
     """
-    features = manifest.features - {FORK, SEAL} | ({FORK} if ancestors is not UNSET else set())
+    # Its place in a chain is its own; whoever creates it gives it one.
+    features = manifest.features - {CHAIN, FORK, SEAL}
+    features |= {FORK} if ancestors is not UNSET else set()
     extension = Extension(
         features=tuple(sorted(features)),
         grace_s=manifest.grace_s if GRACE in features else UNSET,

@@ -123,7 +123,7 @@ async def _unneeded(objects: LogObjects, entropy: Entropy, seen: Loaded, old: se
     async with aclosing(walk) as fragments:
         async for fragment in fragments:
             old.discard(objects.key_of(fragment))
-    return old - await _collected(objects)
+    return old - await collected_uploads(objects)
 
 
 async def _forget_producers(objects: LogObjects, until_us: int) -> None:
@@ -151,8 +151,8 @@ async def _load_mark(objects: LogObjects, incarnation: str) -> Mark:
     return mark if mark.log == incarnation else Mark(log=incarnation, until_us=0)
 
 
-async def _collected(objects: LogObjects) -> set[str]:
-    """Uploads that are being collected, or are kept for somebody."""
+async def collected_uploads(objects: LogObjects) -> set[str]:
+    """Keys of files with names of their own that are being collected, or are kept for somebody."""
     found = {upload.path for upload in (await load_garbage(objects)).garbage.uploads}
     keys = [meta.key async for meta in objects.list(paths.HELD_PREFIX)]
     for key in keys:

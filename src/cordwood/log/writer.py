@@ -20,6 +20,7 @@ from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, CordwoodError, StateError
 from cordwood.base.limits import RECORD_BYTES_MAX
 from cordwood.log.batch import FullRow, Queue
+from cordwood.log.chain.pipeline import ChainPipeline
 from cordwood.log.gate import Gate
 from cordwood.log.objects import LogObjects
 from cordwood.log.options import Options
@@ -74,9 +75,10 @@ class Writer:
         """Why it ended by itself, if a seal ended it."""
         self._loop: asyncio.AbstractEventLoop
         self._queue = Queue(options.batch_bytes, options.queue_bytes)
-        self._pipeline = Pipeline(
-            objects, options, clock, entropy, self._queue, self._end, before_naming
-        )
+        self._objects = objects
+        self._given = (objects, options, clock, entropy, self._queue, self._end, before_naming)
+        is_chain = objects.chain is not None
+        self._pipeline = ChainPipeline(*self._given) if is_chain else Pipeline(*self._given)
 
     # Life.
 
@@ -94,6 +96,10 @@ class Writer:
         try:
             await self._prepare()
             await self._pipeline.start()
+            if self._objects.chain is not None and type(self._pipeline) is Pipeline:
+                # Of which kind the log is, is known once it was looked at.
+                self._pipeline = ChainPipeline(*self._given)
+                await self._pipeline.start()
         except BaseException:
             self._life = _Life.NEW
             raise

@@ -92,22 +92,27 @@ async def probe(
     )
 
 
-async def verify_conditional_puts(store: ObjectStore, *, entropy: Entropy = SYSTEM_ENTROPY) -> None:
+async def verify_conditional_puts(
+    store: ObjectStore, *, swaps: bool = True, entropy: Entropy = SYSTEM_ENTROPY
+) -> None:
     """Refuse a store that ignores conditions: a few requests, once per process and store.
 
-    A `Store` that is not remote is ours and is taken to be sound.
+    A `Store` that is not remote is ours and is taken to be sound. Who only ever creates objects
+    asks without `swaps`.
 
     Raises:
         StoreError: `store_unsafe`, conditional puts are not enforced; or the store failed.
     """
     url = store.url if isinstance(store, Store) else ""
     identity = store.identity if isinstance(store, Store) else None
-    if identity in _verified or (isinstance(store, Store) and not store.is_remote):
+    verified = _verified if swaps else _verified | _verified_creates
+    if identity in verified or (isinstance(store, Store) and not store.is_remote):
         return
     run = _Probe(store, SYSTEM_CLOCK, entropy)
     try:
         await run.create_once()
-        await run.swap_once()
+        if swaps:
+            await run.swap_once()
     except _BROKEN as error:
         raise StoreError(
             f"store {url or store!r} does not enforce conditional puts: {error}",
@@ -118,11 +123,14 @@ async def verify_conditional_puts(store: ObjectStore, *, entropy: Entropy = SYST
     finally:
         await run.clean_up()
     if identity is not None:
-        _verified.add(identity)
+        (_verified if swaps else _verified_creates).add(identity)
 
 
 _verified: set[int] = set()
 """Stores that passed in this process, by `Store.identity`."""
+
+_verified_creates: set[int] = set()
+"""Stores of which only creating was asked."""
 
 
 async def _check(name: str, call: Callable[[], Awaitable[str]]) -> Check:

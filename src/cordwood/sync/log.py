@@ -22,6 +22,9 @@ from cordwood.log import reader as async_reader
 from cordwood.log import streams as async_streams
 from cordwood.log import writer as async_writer
 from cordwood.log.bulk import Committed, Staged, Token
+from cordwood.log.chain.options import Protocol
+from cordwood.log.chain.rebuild import Progress as RebuildProgress
+from cordwood.log.chain.rebuild import RebuildReport
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.log.copy import CopyReport
 from cordwood.log.copy import Progress as CopyProgress
@@ -30,7 +33,7 @@ from cordwood.log.deletion import Progress as CollectProgress
 from cordwood.log.destroy import Progress as DestroyProgress
 from cordwood.log.format import GRACE_S_DEFAULT, Fragment, Manifest, Seal
 from cordwood.log.fragment import Compression
-from cordwood.log.log import DEFAULT_OPTIONS, LogState, Protocol
+from cordwood.log.log import DEFAULT_OPTIONS, LogState
 from cordwood.log.options import Options
 from cordwood.log.reader import NO_LIMITS, Limits
 from cordwood.log.records import Headers, Record, check_record, iter_records
@@ -96,11 +99,14 @@ class Log:
         self,
         *,
         exist_ok: bool = False,
-        protocol: Protocol = "cas",
+        protocol: Protocol | None = None,
         grace_s: int = GRACE_S_DEFAULT,
+        shards: int = 1,
     ) -> None:
         """Create the log."""
-        work = self._log.create(exist_ok=exist_ok, protocol=protocol, grace_s=grace_s)
+        work = self._log.create(
+            exist_ok=exist_ok, protocol=protocol, grace_s=grace_s, shards=shards
+        )
         portal.current().run(work)
 
     def writer(
@@ -171,6 +177,15 @@ class Log:
     ) -> CopyReport:
         """Copy the log as it is now to `other`, in this store or another."""
         return portal.current().run(self._log.copy(other._log, start, progress))
+
+    def rebuild(
+        self,
+        start: int | None = None,
+        limit: int | None = None,
+        progress: RebuildProgress | None = None,
+    ) -> RebuildReport:
+        """Make a chain log's manifest anew from its fragments."""
+        return portal.current().run(self._log.rebuild(start, limit, progress))
 
     def fork(self, other: Log, start: int | None = None) -> None:
         """Make `other` a log that begins as this one is now, and shares its files."""

@@ -22,6 +22,7 @@ from cordwood.base.errors import StateError, StoreError
 from cordwood.log import format as formats
 from cordwood.log import tree
 from cordwood.log.bulk import Token
+from cordwood.log.chain.options import Protocol
 from cordwood.log.format import Manifest
 from cordwood.log.log import Log
 from cordwood.testing.lifesim import Climate, Ledger, LifeSimulation
@@ -31,9 +32,11 @@ from cordwood.testing.verdict import ModelBrokenError
 class BulkSimulation(LifeSimulation):
     """One seed's run."""
 
-    def __init__(self, seed: int, climate: Climate | None = None) -> None:
+    def __init__(
+        self, seed: int, climate: Climate | None = None, protocol: Protocol = "cas"
+    ) -> None:
         """Prepare; `run` does it."""
-        super().__init__(seed, climate)
+        super().__init__(seed, climate, protocol)
         self._graces = self.chance.choice([4, 8, 20])
         self._num_producers = self.chance.choice([1, 2, 3])
         self._batches: dict[str, int] = {}

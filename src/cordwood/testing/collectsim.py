@@ -11,7 +11,8 @@ C4  a slot is deleted only if no manifest can name it any more;
 C5  a read that begins at a cursor, of a pin, or that ends within the grace interval, succeeds and
     gives what was written; later ones fail with CollectedError at worst;
 C6  in the end a collection gets through, the log is whole, and what is left in the store is what
-    the log names, but for a few nodes that nobody named.
+    the log names, but for a few nodes that nobody named;
+C7  of a chain, the newest manifest is the one that whoever saw every put takes for it.
 
 Each seed draws latencies, faults, kills, and how many of each there are.
 """
@@ -35,7 +36,12 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.log import paths
+from cordwood.log.chain.chain import write_id
+from cordwood.log.chain.document import ChainLink, Known, walk
+from cordwood.log.chain.names import manifest_index, parse_fragment
+from cordwood.log.chain.options import Protocol
 from cordwood.log.cursors import Witness
+from cordwood.log.format import Manifest, decode, encode
 from cordwood.log.log import Log
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
@@ -71,7 +77,12 @@ class AuditedStore(MemoryStore):
         self._nodes: dict[str, frozenset[str]] = {}
         self._current: frozenset[str] = frozenset()
         self._past: list[tuple[float, frozenset[str]]] = []
-        self.first_seq_no = 1
+        self.first_seq_no = self.oldest = 1
+        self.links: dict[int, ChainLink] = {}
+        """Of a chain: every manifest there ever was."""
+        self._writes: dict[int, str] = {}
+        self._manifests: dict[int, Manifest] = {}
+        self._known: Known | None = None
         self.deleted = 0
         self.broken: list[str] = []
         """What was found wrong, also where whoever did it passes the error over."""
@@ -92,7 +103,9 @@ class AuditedStore(MemoryStore):
 
     def needed_by_pin(self, name: str) -> frozenset[str]:
         """The keys of everything that a pin holds."""
-        record = json.loads(self._objects[f"{NAME}/pin/{name}.json"].data)
+        versions = f"{NAME}/pin/{name}/"
+        newest = min((key for key in self._objects if key.startswith(versions)), default="")
+        record = json.loads(self._objects[newest or f"{NAME}/pin/{name}.json"].data)
         return self.needed(record["before"] + record["nodes"] + record["after"])
 
     def _below(self, path: str) -> frozenset[str]:
@@ -107,9 +120,32 @@ class AuditedStore(MemoryStore):
     async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
         """Write the object; a manifest is audited."""
         etag = await super().put(key, data, mode)
-        if key == f"{NAME}/{paths.MANIFEST}":
+        index = manifest_index(key.removeprefix(f"{NAME}/"))
+        if index is not None:
+            self._audit_chain(index, decode(Manifest, data, key))
+        elif key == f"{NAME}/{paths.MANIFEST}" and self._known is None:
             self._audit_manifest(json.loads(data))
         return etag
+
+    def _audit_chain(self, index: int, manifest: Manifest) -> None:
+        """A manifest of a chain counts when everything before it is there.
+
+        What was first under a name is what counts; a request that comes so late that the name had
+        been freed puts something there that nobody believes in.
+        """
+        if index in self.links or manifest.chain is None:
+            return
+        self.links[index], self._writes[index] = manifest.chain, write_id(manifest)
+        self._manifests[index] = manifest
+        before = self._known or Known(0, self._writes[index], 1)
+        self._known = walk(before, self.links, self._writes)
+        if self._known != before or index == 0:
+            self._audit_manifest(json.loads(encode(self._manifests[self._known.index])))
+
+    @property
+    def newest(self) -> str:
+        """The newest manifest of a chain, by its etag; empty if this is none."""
+        return f"{self._known.index:x}.{self._known.write}" if self._known else ""
 
     def _audit_manifest(self, manifest: dict[str, Any]) -> None:
         now_s = self._clock.monotonic_s()
@@ -121,7 +157,7 @@ class AuditedStore(MemoryStore):
         if missing:
             raise self._break(f"C1: a manifest names {missing[:2]}, not there")
         self.first_seq_no = manifest.get("initial_seq_no", 1)
-        oldest = manifest.get("initial_offset", {"offset": 1})["offset"]
+        self.oldest = oldest = manifest.get("initial_offset", {"offset": 1})["offset"]
         late = {name: at for name, at in self.cursors.items() if at < oldest}
         if late:
             raise self._break(f"C2: the log begins at {oldest}, behind {late}")
@@ -143,6 +179,9 @@ class AuditedStore(MemoryStore):
             number = paths.fragment_seq_no(key)
             if number is not None and number >= self.first_seq_no:
                 raise self._break(f"C4: slot {number} is deleted, it may be named yet")
+            name = parse_fragment(key.removeprefix(f"{NAME}/"))
+            if name is not None and name.start >= self.oldest:
+                raise self._break(f"C4: {key} is deleted, it may be named yet")
         await super().delete(keys)
 
     def leftovers(self) -> list[str]:
@@ -161,9 +200,11 @@ class AuditedStore(MemoryStore):
 class CollectSimulation:
     """One seed's run."""
 
-    def __init__(self, seed: int, *, faults: bool = True) -> None:
+    def __init__(self, seed: int, *, faults: bool = True, protocol: Protocol = "cas") -> None:
         """Prepare; `run` does it."""
         self.seed = seed
+        self.protocol: Protocol = protocol
+        self.shape = random.Random(f"shape-{seed}")
         self.chance = chance = random.Random(f"collect-{seed}")
         self.grace_s = chance.choice([2, 10, 60])
         self.seconds = chance.uniform(2, 6) * self.grace_s
@@ -201,7 +242,7 @@ class CollectSimulation:
             zombie_delay=Latency(0.3, 3.0),
         )
         log, _ = self._process("creator")
-        await log.create(grace_s=self.grace_s)
+        await log.create(grace_s=self.grace_s, protocol=self.protocol)
         async with asyncio.TaskGroup() as group:
             for number in range(self.chance.choice([1, 1, 2])):
                 group.create_task(self._writer_life(f"w{number}"))
@@ -243,7 +284,12 @@ class CollectSimulation:
 
     async def _writer_life(self, name: str) -> None:
         log, _ = self._process(name)
-        options = Options(batch_bytes=1, in_flight=self.chance.choice([1, 4]))
+        options = Options(
+            batch_bytes=1,
+            in_flight=self.chance.choice([1, 4]),
+            alpha=self.shape.choice([1, 4, 16]),
+            shards=self.shape.choice([None, 3]),
+        )
         while not self._over:
             try:
                 async with log.writer(options=options) as writer:
@@ -438,6 +484,8 @@ class CollectSimulation:
             raise ModelBrokenError(f"C6: the collection did not get through: {report}")
         async with log.writer() as writer:
             await writer.append(b"last")
+        if self.ground.newest not in ("", await log.objects.manifest_etag()):
+            raise ModelBrokenError(f"C7: the newest manifest is {self.ground.newest}")
         records = [record async for record in log.reader().read()]
         for record in records:
             self._check(record.offset, record.body)

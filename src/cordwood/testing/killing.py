@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 
 from cordwood.base.clock import SYSTEM_CLOCK, Entropy
+from cordwood.log.chain.options import Protocol
 from cordwood.log.log import Log
 from cordwood.log.options import Options
 
@@ -42,8 +43,9 @@ class Account:
         return [body for body, at in self.acknowledged.items() if self.found.get(body) != at]
 
 
-def kill_writers(url: str, kills: int, entropy: Entropy) -> Account:
+def kill_writers(url: str, kills: int, entropy: Entropy, protocol: Protocol = "cas") -> Account:
     """Run and kill so many writers on the log at `url`, then read it."""
+    asyncio.run(Log.from_url(url).create(exist_ok=True, protocol=protocol))
     acknowledged: dict[str, int] = {}
     for life in range(kills):
         for line in _live_and_die(url, life, entropy):

@@ -40,6 +40,8 @@ from cordwood.base.errors import (
 )
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
+from cordwood.log.chain.names import parse_fragment
+from cordwood.log.chain.options import Protocol
 from cordwood.log.cursors import Witness
 from cordwood.log.format import Fragment, Manifest, NodePointer, decode
 from cordwood.log.holds import PinRecord
@@ -127,9 +129,13 @@ class Ledger:
 class LifeSimulation:
     """One seed's run."""
 
-    def __init__(self, seed: int, climate: Climate | None = None) -> None:
+    def __init__(
+        self, seed: int, climate: Climate | None = None, protocol: Protocol = "cas"
+    ) -> None:
         """Prepare; `run` does it."""
         self.seed = seed
+        self.protocol: Protocol = protocol
+        self.shape = random.Random(f"shape-{seed}")
         self.chance = random.Random(f"climate-{seed}")
         self.climate = climate or Climate.draw(self.chance)
         self.ledger = Ledger()
@@ -166,7 +172,8 @@ class LifeSimulation:
             read_faults={Fault.ERROR_BEFORE: climate.fault_rate / 2},
             zombie_delay=Latency(0.3, 3.0),
         )
-        await self.log_of("creator", patient=True)[0].create(grace_s=climate.grace_s)
+        creator, _ = self.log_of("creator", patient=True)
+        await creator.create(grace_s=climate.grace_s, protocol=self.protocol)
         async with asyncio.TaskGroup() as group:
             for role, count in self._cast():
                 for number in range(count):
@@ -242,6 +249,8 @@ class LifeSimulation:
             batch_bytes=self.chance.choice([40, 200, 8_000_000]),
             in_flight=self.climate.in_flight,
             intent_interval_s=0.5,
+            alpha=self.shape.choice([1, 2, 4, 4, 16]),
+            shards=self.shape.choice([None, 1, 3, 12]),
         )
         answers = []
         place = 0
@@ -373,7 +382,10 @@ class LifeSimulation:
                 raise ModelBrokenError(f"A4: pin {pin.name}: {error}") from error
 
     def _has_expired(self, name: str) -> bool:
-        entry = self.ground._objects.get(self.objects.key(paths.pin(name)))  # noqa: SLF001
+        objects = self.ground._objects  # noqa: SLF001
+        versions = f"{LOG}/pin/{name}/"
+        newest = min((key for key in objects if key.startswith(versions)), default="")
+        entry = objects.get(newest or self.objects.key(paths.pin(name)))
         if entry is None:
             return True
         record = decode(PinRecord, entry.data, name)
@@ -465,7 +477,7 @@ class LifeSimulation:
                 raise ModelBrokenError(
                     f"A3: cursor {name} stands at {offset}, the oldest is {manifest.oldest_offset}"
                 )
-        async for meta in self.ground.list(self.objects.key(paths.PIN_PREFIX)):
+        async for meta in self.objects.list(paths.PIN_PREFIX):
             pin = paths.pin_name(meta.key.removeprefix(f"{LOG}/"))
             if pin is not None and not self._has_expired(pin):
                 await self._audit_pin(pin)
@@ -488,7 +500,7 @@ class LifeSimulation:
 
     async def _audit_pin(self, name: str) -> None:
         """A pin that is not proved yet may be about to be withdrawn: only its owner's count."""
-        data, _ = await self.ground.get(self.objects.key(paths.pin(name)))
+        data, _ = await self.objects.store.get(self.objects.key(paths.pin(name)))
         record = decode(PinRecord, data, name)
         if not any(f"pin {name} [{record.start}, {record.limit})" in t for t in self.ledger.trace):
             return
@@ -551,6 +563,8 @@ class LifeSimulation:
             raise ModelBrokenError(f"not all was collected: {manifest.oldest_offset} of {end}")
         left = [meta.key async for meta in self.ground.list(f"{LOG}/log/")]
         passed = [k for k in left if (paths.fragment_seq_no(k) or 0) < manifest.first_seq_no]
+        shards = [m.key.removeprefix(f"{LOG}/") async for m in self.ground.list(f"{LOG}/shard")]
+        passed += [p for p in shards if (at := parse_fragment(p)) and at.start < end]
         if len(passed) > self._late_puts():
             raise ModelBrokenError(f"left behind: {passed[:3]} of {len(passed)}")
         if complaints := getattr(asyncio.get_running_loop(), "complaints", []):
@@ -560,7 +574,8 @@ class LifeSimulation:
         """Children before parents: a log that is forked cannot be destroyed."""
         self.ledger.forks.clear()
         suffix = f"/{paths.MANIFEST}"
-        names = [m.key.removesuffix(suffix) async for m in self.ground.list("") if suffix in m.key]
+        keys = [meta.key async for meta in self.ground.list("")]
+        names = [key.removesuffix(suffix) for key in keys if key.endswith(suffix)]
         for name in sorted(names, reverse=True):
             if name != LOG:
                 await Log(log.store, name, entropy=log._entropy).destroy()  # noqa: SLF001

@@ -34,6 +34,7 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
+from cordwood.log.chain.options import Protocol
 from cordwood.log.log import Log
 from cordwood.log.options import Options
 from cordwood.log.records import Record
@@ -182,9 +183,13 @@ class Weather:
 class LogSimulation:
     """One seed's run."""
 
-    def __init__(self, seed: int, weather: Weather | None = None) -> None:
-        """Prepare; `run` does it."""
+    def __init__(
+        self, seed: int, weather: Weather | None = None, protocol: Protocol = "cas"
+    ) -> None:
+        """Prepare; `run` does it. Writers of a chain log differ in alpha and in shards."""
         self.seed = seed
+        self.protocol: Protocol = protocol
+        self.shape = random.Random(f"shape-{seed}")
         self.chance = random.Random(f"weather-{seed}")
         self.weather = weather or Weather.draw(self.chance)
         self.model = Model()
@@ -212,7 +217,7 @@ class LogSimulation:
             zombie_delay=Latency(0.3, 3.0),
         )
         log, _ = self._process("creator", deadline_s=600.0)
-        await log.create()
+        await log.create(protocol=self.protocol)
         async with asyncio.TaskGroup() as group:
             for number in range(weather.writers):
                 group.create_task(self._writer_life(f"w{number}"))
@@ -253,6 +258,8 @@ class LogSimulation:
             options = Options(
                 batch_bytes=self.chance.choice([60, 400, 8_000_000]),
                 in_flight=self.weather.in_flight,
+                alpha=self.shape.choice([1, 2, 4, 4, 16]),
+                shards=self.shape.choice([None, 1, 3, 12]),
             )
             writer = log.writer(options=options)
             work = asyncio.ensure_future(self._append_all(writer, f"{name}.{life}"))

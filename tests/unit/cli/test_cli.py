@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -144,13 +145,21 @@ def test_store_probe(run, tmp_path):
 
 def test_bench_commands_run_briefly(run):
     """Each benchmark runs and prints its figures as JSON."""
-    latency = run(
-        "log", "bench", "latency", "--rate", 500, "--put-latency-ms", 5, "--seconds", 0.5, "--json"
-    )
+    brief = ("log", "bench", "latency", "--rate", 500, "--put-latency-ms", 5, "--seconds", 0.5)
+    both = run(*brief, "--svg", "latency.svg", "--json")
+    assert (250, 0) == (both["chain"]["appends"], both["chain"]["errors"])
+    assert Path("latency.svg").read_text().count("polyline") == 3
+    latency = run(*brief, "--protocol", "cas", "--json")
     names = {"p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "appends", "errors"}
     assert names | {"puts_per_s", "cpu_cores", "protocol"} <= latency.keys()
     assert (250, 0) == (latency["appends"], latency["errors"])
-    assert "p50" in run("log", "bench", "latency", "--rate", 200, "--seconds", 0.2)
+    shown = run("log", "bench", "latency", "--rate", 200, "--seconds", 0.2, "--histogram")
+    assert "p50" in shown
+    assert 'append_histogram_bucket{protocol="chain",le="' in shown
+    shards = run("log", "bench", "shards", "--fragments", 24, "--json")
+    assert [1, 2, 4, 8, 12] == [one["shards"] for one in shards["runs"]]
+    speeds = [one["fragments_read_per_s"] for one in shards["runs"]]
+    assert speeds[0] < speeds[2] < speeds[4]
     assert run("log", "bench", "memory", "--logs", 5, "--json")["logs"] == 5
     throughput = run(
         *(

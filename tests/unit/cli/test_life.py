@@ -33,6 +33,28 @@ def answer(*words):
     return json.loads(result.stdout)
 
 
+def test_a_chain_log_is_made_shown_and_rebuilt(tmp_path):
+    """With shards; its manifests are lost, and made anew from what lies in the shards."""
+    # EVIDENCE-OF: G-125
+    url = f"file://{tmp_path}/chained"
+    made = ("log", "create", url, "--protocol", "chain", "--shards", "3")
+    assert answer(*made)["created"]
+    for number in range(4):
+        assert 0 == call("log", "append", url, given=f"{number}\n").exit_code
+    shown = answer("log", "show", url)
+    assert ("chain", 5) == (shown["protocol"], shown["next_offset"])
+    refused = call("log", "rebuild", url)
+    assert (1, True) == (refused.exit_code, "can be opened" in refused.stderr)
+    for path in (tmp_path / "chained" / "manifest").glob("MANIFEST*"):
+        path.unlink()
+    assert 1 == call("log", "show", url).exit_code
+    report = answer("log", "rebuild", url)
+    assert (4, []) == (report["records"], report["left_out"])
+    assert "rebuilt" not in call("log", "rebuild", url).stdout
+    assert "1\t0\n2\t1\n3\t2\n4\t3\n" == call("log", "read", url).stdout
+    assert answer("log", "scrub", url, "--deep")["ok"]
+
+
 def test_a_cursor_is_set_moved_and_deleted(url):
     """Set makes it, or moves it."""
     assert {"cursor": "c", "offset": 2} == answer("log", "cursor", "set", url, "c", "2")

@@ -69,17 +69,20 @@ def test_some_streams_are_popular():
     assert 500 < sum(stream < 10 for stream in chosen)
 
 
-async def run_in_memory(name, seconds=4.0):
+async def run_in_memory(name, seconds=4.0, protocol="cas"):
     """A short stress test without processes."""
     plan = Plan(f"memory:{name}/log", 20, 400.0, "seed")
-    stress = stress_run.Stress(plan, writers=2, readers=2, kill=False, progress=lambda _: None)
+    stress = stress_run.Stress(
+        plan, writers=2, readers=2, kill=False, progress=lambda _: None, protocol=protocol
+    )
     return await stress.run(seconds)
 
 
-async def test_a_sound_log_has_no_violations(monkeypatch):
+@pytest.mark.parametrize("protocol", ["cas", "chain"])
+async def test_a_sound_log_has_no_violations(monkeypatch, protocol):
     """Records are appended, read and collected, and every one was what it must be."""
     monkeypatch.setattr(work, "KEPT_RECORDS", 50)
-    report = await run_in_memory("stress-sound")
+    report = await run_in_memory(f"stress-sound-{protocol}", protocol=protocol)
     assert [] == report.examples
     assert 0 < report.collected < report.appended
     assert report.read == report.verified > 0
@@ -112,11 +115,12 @@ async def test_lost_records_are_noticed(monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_writers_and_collectors_break_nothing(tmp_path):
+@pytest.mark.parametrize("protocol", ["cas", "chain"])
+def test_killed_writers_and_collectors_break_nothing(tmp_path, protocol):
     """Real processes, really killed; the command says so in JSON and by its exit code."""
     # EVIDENCE-OF: G-1
     command = ["log", "stress", f"file://{tmp_path}/log", "--seconds", "8", "--kill", "--json"]
-    result = CliRunner().invoke(cli, command)
+    result = CliRunner().invoke(cli, [*command, "--protocol", protocol])
     report = json.loads(result.stdout)
     assert (0, 0) == (result.exit_code, report["violations"])
     assert report["kills"] > 0

@@ -7,9 +7,10 @@ from typing import Any
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
-from cordwood.log.format import Fragment, WriterTag
+from cordwood.log.format import Fragment
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
+from cordwood.log.tag import WriterTag
 from cordwood.store.memory import MemoryStore
 from cordwood.store.metered import MeteredStore
 from cordwood.store.url import Store

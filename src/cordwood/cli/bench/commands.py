@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,10 +12,12 @@ from cordwood.cli.bench import collecting as collect_bench
 from cordwood.cli.bench import latency as latency_bench
 from cordwood.cli.bench import memory as memory_bench
 from cordwood.cli.bench import scan as scan_bench
+from cordwood.cli.bench import shards as shards_bench
 from cordwood.cli.bench import streams as streams_bench
 from cordwood.cli.bench import tail as tail_bench
 from cordwood.cli.bench import throughput as throughput_bench
 from cordwood.cli.bench.harness import run
+from cordwood.cli.bench.histogram import PUBLISHED, lines, picture
 from cordwood.cli.output import command, console, print_json
 
 
@@ -24,11 +27,14 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--protocol", type=click.Choice(["cas"]), default="cas", show_default=True)
+@click.option("--protocol", type=click.Choice(["cas", "chain", "both"]), default="both")
 @click.option("--rate", type=float, default=10_000, show_default=True, help="Appends per second.")
 @click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
 @click.option("--put-latency-ms", type=float, default=100, show_default=True)
 @click.option("--seconds", type=float, default=60, show_default=True)
+@click.option("--shards", type=click.IntRange(1, 12), default=1, help="Of the chain log.")
+@click.option("--histogram", is_flag=True, help="Print how many took how long.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Draw that, beside wal3's own table.")
 @command
 def latency(
     *,
@@ -37,27 +43,60 @@ def latency(
     body: int,
     put_latency_ms: float,
     seconds: float,
+    shards: int,
+    histogram: bool,
+    svg: str | None,
     as_json: bool,
 ) -> None:
     """Append latency in an open loop, without coordinated omission."""
-    del protocol  # there is one so far
-    result = run(lambda: latency_bench.latency(rate, body, put_latency_ms, seconds))
+    results = [
+        run(
+            lambda one=one: latency_bench.latency(  # type: ignore[misc]
+                rate, body, put_latency_ms, seconds, one, shards if one == "chain" else 1
+            )
+        )
+        for one in (("cas", "chain") if protocol == "both" else (protocol,))
+    ]
+    title = f"{rate:,.0f} appends/s of {body} B, {put_latency_ms:g} ms per put"
+    found = {result["protocol"]: result["histogram"] for result in results}
+    if svg is not None:
+        drawing = picture({"wal3, published": PUBLISHED, **found}, title)
+        Path(svg).write_text(drawing)
     if as_json:
-        print_json(result)
+        print_json(results[0] if len(results) == 1 else {r["protocol"]: r for r in results})
         return
-    table = Table(title=f"{rate:,.0f} appends/s of {body} B, {put_latency_ms:g} ms per put")
+    table = Table(title=title)
     for column in ("", "p50", "p90", "p99", "p99.9", "max"):
         table.add_column(column, justify="right")
     names = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms")
-    rows = (
-        ("this run, ms", result),
-        ("floor of one serial manifest", result["floor_ms"]),
-        ("wal3's published table (100 ms)", result["published_wal3"]),
-    )
-    for title, figures in rows:
-        table.add_row(title, *(f"{figures[n]:g}" if n in figures else "" for n in names))
+    rows = [(f"{r['protocol']}, this run, ms", r) for r in results]
+    rows += [(f"floor of {r['protocol']}", r["floor_ms"]) for r in results]
+    rows.append(("wal3's published table (100 ms)", results[0]["published_wal3"]))
+    for name, figures in rows:
+        table.add_row(name, *(f"{figures[n]:g}" if n in figures else "" for n in names))
     console().print(table)
-    _print_flat(result, ("appends", "errors", "puts_per_s", "bytes_per_append", "cpu_cores"))
+    for result in results:
+        click.echo(f"{result['protocol']}:")
+        flat = ("appends", "errors", "puts_per_s", "bytes_per_append", "cpu_cores", "alpha")
+        _print_flat(result, flat)
+        if histogram:
+            for line in lines(result["protocol"], result["histogram"]):
+                click.echo(line)
+
+
+@bench.command()
+@click.option("--fragments", type=click.IntRange(1), default=240, show_default=True)
+@command
+def shards(*, fragments: int, as_json: bool) -> None:
+    """Writing and reading a chain log on a store that limits requests for each prefix."""
+    result = run(lambda: shards_bench.shards((1, 2, 4, 8, 12), fragments))
+    if as_json:
+        print_json(result)
+        return
+    table = Table("shards", "fragments written/s", "fragments read/s")
+    for one in result["runs"]:
+        table.add_row(*(f"{value:g}" for value in one.values()))
+    console().print(table)
 
 
 @bench.command()

@@ -16,6 +16,7 @@ from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.cli.output import command, console, print_json
 from cordwood.cli.stress.run import Report, Stress
 from cordwood.cli.stress.work import Plan
+from cordwood.log.chain.options import Protocol
 
 
 @click.command()
@@ -26,6 +27,7 @@ from cordwood.cli.stress.work import Plan
 @click.option("--streams", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--rate", type=float, default=500, show_default=True, help="Records/s per writer.")
 @click.option("--kill", is_flag=True, help="Kill writers and the collector at random moments.")
+@click.option("--protocol", type=click.Choice(["cas", "chain"]), help="Of the log, if it is new.")
 @click.option("--seed", help="Repeat the same streams; by default new ones.")
 @command
 def stress(
@@ -37,6 +39,7 @@ def stress(
     streams: int,
     rate: float,
     kill: bool,
+    protocol: Protocol | None,
     seed: str | None,
     as_json: bool,
 ) -> None:
@@ -51,7 +54,14 @@ def stress(
         plan = Plan(
             url or f"file://{directory}/stress", streams, rate, seed or SYSTEM_ENTROPY.token()
         )
-        run = Stress(plan, writers=writers, readers=readers, kill=kill, progress=_progress(as_json))
+        run = Stress(
+            plan,
+            writers=writers,
+            readers=readers,
+            kill=kill,
+            progress=_progress(as_json),
+            protocol=protocol,
+        )
         report = asyncio.run(run.run(seconds))
     if as_json:
         print_json(dataclasses.asdict(report))

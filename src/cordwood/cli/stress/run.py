@@ -12,6 +12,7 @@ import msgspec
 
 from cordwood.base.errors import CordwoodError, InvalidInputError, NotFoundError
 from cordwood.cli.stress.work import Plan, chance, collect, follow, load_map, now_s, read_all, write
+from cordwood.log.chain.options import Protocol
 from cordwood.log.log import Log
 
 KILL_MIN_S = 0.5
@@ -59,9 +60,11 @@ class Stress:
         readers: int,
         kill: bool,
         progress: Callable[[Report], None],
+        protocol: Protocol | None = None,
     ) -> None:
         """Nothing begun. With a memory store the parties are tasks, otherwise processes."""
         self._plan = plan
+        self._protocol = protocol
         self._log = Log.from_url(plan.url)
         self._names = [f"w{i}" for i in range(writers)]
         self._readers = readers
@@ -78,7 +81,7 @@ class Stress:
     async def run(self, seconds: float) -> Report:
         """Run so long (0: until cancelled), then check everything once more."""
         started_s = now_s()
-        await self._log.create(exist_ok=True, grace_s=1)
+        await self._log.create(exist_ok=True, grace_s=1, protocol=self._protocol)
         if (await self._log.manifest()).next_offset > 1 and await self._is_foreign():
             raise InvalidInputError(
                 f"{self._log.url} holds records of its own", hint="name a log that does not exist"

@@ -1,0 +1,1 @@
+"""The chain protocol: a log whose objects are only ever created, never replaced."""
