@@ -9,7 +9,7 @@ from cordwood.testing.killing import kill_writers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "kills"), [("cas", 20), ("chain", 12)])
+@pytest.mark.parametrize(("protocol", "kills"), [("cas", 20), ("chain", 8)])
 def test_twenty_killed_writers_lose_and_double_nothing(tmp_path, protocol, kills):
     """Every record whose append returned is in the log once, at its offset."""
     # EVIDENCE-OF: G-1, G-117

@@ -146,7 +146,10 @@ def test_a_flush_that_fails_is_told_to_who_sends_next():
     """What was acknowledged before it is lost: that is said, once, and then it goes on."""
     disk = fresh("posix")
     home = Folder("/wood", disk=disk, clock=SYSTEM_CLOCK, entropy=SeededEntropy(1))
-    home.create([TopicConfig(namespace="shop", topic="clicks", ack="flush", flush_period_s=3600)])
+    config = TopicConfig(
+        namespace="shop", topic="clicks", ack="flush", flush_period_s=3600, extent_bytes=1 << 16
+    )
+    home.create([config])
     part = home.partition("shop", "clicks", 0)
     values = [Columns(pa.array([b"%d" % number], pa.binary())) for number in range(4)]
     assert 0 == part.append(values[0])

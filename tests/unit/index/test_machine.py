@@ -279,7 +279,7 @@ class TestShelf(ShelfMachine.TestCase):
 class TestFolderForLong(Machine.TestCase):
     """In a folder, at length."""
 
-    settings = settings(QUICK, max_examples=200, stateful_step_count=60)
+    settings = settings(QUICK, max_examples=100, stateful_step_count=60)
 
 
 @pytest.mark.slow

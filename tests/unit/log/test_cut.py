@@ -162,7 +162,7 @@ def check(world, manifest, offset, cut):
 
 
 @given(worlds())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_cut_at_every_offset_keeps_what_it_must(given_world):
     """Sums, order, contiguity, at least two children, and only one path is read."""
     # EVIDENCE-OF: G-57, G-60
