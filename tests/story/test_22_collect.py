@@ -401,7 +401,9 @@ async def test_a_tree_that_changed_between_mark_and_unlink(place, numbers, colle
     await log.mark()
     await numbers(place, 60)  # folds what the garbage would cut
     report = await log.unlink()
-    assert (Phase.EMPTY, 1) == (report.phase, report.oldest_offset)
+    # In a directory nodes may come so late that nothing is folded yet: then the garbage still fits.
+    late = set() if isinstance(place, MemoryStore) else {(Phase.UNLINKED, 6)}
+    assert (report.phase, report.oldest_offset) in {(Phase.EMPTY, 1)} | late
     assert 6 == (await collected(log)).oldest_offset
     assert [b"%d" % n for n in range(6, 71)] == await bodies(log)
     assert (await log.scrub(deep=True)).ok
