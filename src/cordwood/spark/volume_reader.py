@@ -43,7 +43,7 @@ from cordwood.volume.desk import Desk, open_desk
 from cordwood.volume.pagesets import PageArray
 from cordwood.volume.reader import PageReader
 from cordwood.volume.snapshot import changed_pages
-from cordwood.volume.versions import Version, lines_of, resolve_moment
+from cordwood.volume.versions import Version, differs, lines_of, resolve_moment
 
 T = TypeVar("T")
 
@@ -272,14 +272,21 @@ async def _changed(
     found: PageArray = np.union1d(
         changed_pages(old, new), np.arange(low + 1, high + 1, dtype=np.uint32)
     )
-    pages: list[int] = found[(found >= chosen.begin) & (found < chosen.end)].tolist()
+    pages = found[(found >= chosen.begin) & (found < chosen.end)].astype(np.uint32)
+    size = before.page_size
     for at in range(0, len(pages), BATCH_ROWS):
-        rows = []
-        for page in pages[at : at + BATCH_ROWS]:
-            left = await before.read(page) if page <= old.page_count else None
-            right = await after.read(page) if page <= new.page_count else None
-            if left != right:
-                rows.append((page, left, right))
+        some = pages[at : at + BATCH_ROWS]
+        left, right = await before.read_many(some), await after.read_many(some)
+        # Pages that only one of them has differ even if they are zeros.
+        kept = np.flatnonzero(differs(left, right, len(some)) | (some > low)).tolist()
+        rows = [
+            (
+                page := int(some[i]),
+                left[i * size : (i + 1) * size] if page <= old.page_count else None,
+                right[i * size : (i + 1) * size] if page <= new.page_count else None,
+            )
+            for i in kept
+        ]
         if rows:
             numbers, lefts, rights = zip(*rows, strict=True)
             yield _batch({"page": numbers, "before": lefts, "after": rights}, wanted)

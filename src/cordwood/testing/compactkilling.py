@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Entropy
 from cordwood.sync.topics import Topics
+from cordwood.testing.nursing import nurse
 
 LIFE_MAX_S = 0.15
 KEYS = 30
@@ -123,33 +124,13 @@ def _compact(folder: Path, ready: int) -> None:
         topics.compact("shop", "prices")
 
 
-def _nurse(folder: Path) -> None:
-    """Fork those that are to die, when asked; say how they ended."""
-    for line in sys.stdin:
-        children = []
-        told, ready = os.pipe()
-        for place in range(2):
-            child = os.fork()
-            if child == 0:
-                if place:
-                    _compact(folder, ready)
-                _produce(folder, int(line), ready)
-                os._exit(1)
-            children.append(child)
-        for _ in children:
-            os.read(told, 1)
-        _say(*children)
-        os.close(told)
-        os.close(ready)
-        sys.stdin.readline()
-        ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        _say(*(-end for end in ends))
-
-
-def _say(*numbers: int) -> None:
-    sys.stdout.write(" ".join(map(str, numbers)) + "\n")
-    sys.stdout.flush()
+def _work(line: str, place: int, begun: int) -> None:
+    """One of them compacts, the other sends."""
+    folder = Path(sys.argv[1])
+    if place:
+        _compact(folder, begun)
+    _produce(folder, int(line), begun)
 
 
 if __name__ == "__main__":
-    _nurse(Path(sys.argv[1]))
+    nurse(_work, 2, ready=2)

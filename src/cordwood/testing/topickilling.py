@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Entropy
 from cordwood.sync.topics import Topics
+from cordwood.testing.nursing import nurse
 
 LIFE_MAX_S = 0.12
 AT_ONCE = 2
@@ -130,30 +131,6 @@ def _produce(folder: Path, who: str, ready: int) -> None:
     signal.pause()
 
 
-def _nurse(folder: Path) -> None:
-    """Fork those that are to die, when asked; say how they ended."""
-    for line in sys.stdin:
-        children = []
-        told, ready = os.pipe()
-        for place in range(AT_ONCE):
-            child = os.fork()
-            if child == 0:
-                _produce(folder, f"{line.strip()}.{place}", ready)
-                os._exit(1)
-            children.append(child)
-        os.read(told, 1)
-        _say(*children)
-        os.close(told)
-        os.close(ready)
-        sys.stdin.readline()
-        ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        _say(*(-end for end in ends))
-
-
-def _say(*numbers: int) -> None:
-    sys.stdout.write(" ".join(map(str, numbers)) + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    _nurse(Path(sys.argv[1]))
+    _folder = Path(sys.argv[1])
+    nurse(lambda line, place, begun: _produce(_folder, f"{line}.{place}", begun), AT_ONCE, ready=1)

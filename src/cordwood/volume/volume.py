@@ -247,7 +247,7 @@ class Volume:
     async def log(self, limit: int | None = None) -> Sequence[Version]:
         """The published versions that are known here, the newest first; `fetch` learns of more."""
         if limit is not None and limit < 0:
-            raise InvalidInputError(f"a limit of {limit}")
+            raise InvalidInputError(f"a limit of {limit}", hint="give a number from 0 up, or none")
         desk = await self.desk()
         found: list[Version] = []
         async for version in versions.versions(desk, await self._newest(desk)):

@@ -28,6 +28,7 @@ from cordwood.base.clock import Entropy
 from cordwood.base.errors import CorruptionError
 from cordwood.log.chain import names
 from cordwood.log.chain.registers import FOLDERS
+from cordwood.log.deletion import Progress
 from cordwood.log.format import Manifest
 from cordwood.log.holds import live_holds, store_time_us
 from cordwood.log.objects import LogObjects
@@ -37,9 +38,6 @@ from cordwood.store.timekeeping import age_us
 DELETES_AT_ONCE = 500
 
 SECOND_US = 1_000_000
-
-Progress = Callable[[int, int], None]
-"""Called with how many objects were deleted, and how many will be."""
 
 
 class ChainSweeper:
