@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,7 +97,9 @@ def spark(tmp_path_factory, quick_spark):
     """The one Spark session of a test process: two slots, and a failed task is tried once more."""
     home = tmp_path_factory.mktemp("spark")
     places = {"spark.local.dir": home / "local", "spark.sql.warehouse.dir": home / "warehouse"}
-    made = session("local[2,2]", app="cordwood-tests", conf=QUICK_SPARK | places)
+    # Its JVM outlives the directory of the test that happens to start it, and runs in its own.
+    with contextlib.chdir(home):
+        made = session("local[2,2]", app="cordwood-tests", conf=QUICK_SPARK | places)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

@@ -150,8 +150,9 @@ def directory(tmp_path, monkeypatch):
     """An empty working directory, and no memory store of another document."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "_named", {})
-    source = str(ROOT / "src")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
+    # No empty entry: it would stand for the working directory, which a worker may have lost.
+    source = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(source))
     return tmp_path
 
 
