@@ -37,7 +37,7 @@ _SUM = struct.Struct("<Q")
 HEAD_BYTES = _HEAD.size
 OVERHEAD = _HEAD.size + _SUM.size
 """Bytes of a frame besides its payload, and up to seven zeros."""
-JOINED_BYTES_MAX = 4096
+JOINED_BYTES_MAX = 16384
 """Payloads up to this size are copied: that costs less than to handle the parts one by one."""
 
 WINDOW_BYTES = 1 << 20

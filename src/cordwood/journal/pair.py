@@ -33,7 +33,7 @@ import xxhash
 
 from cordwood.base.errors import InvalidInputError, UnsupportedError
 from cordwood.journal import frames
-from cordwood.journal.extent import ahead_bytes, zeros_of
+from cordwood.journal.extent import ahead_bytes, write_zeros
 from cordwood.journal.frames import Frame, Tail, damage
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
@@ -116,11 +116,10 @@ class Pair:
         index = sequence & 1
         if end > self._written[index]:
             self._written[index] = self.files[index].stat().size_bytes
-        if end > self._written[index]:
-            zeros = ahead_bytes(end - at)
-            parts = [*parts, *zeros_of(zeros)]
         self.files[index].write(parts, at)
-        self._written[index] = max(end, self._written[index])
+        if end > self._written[index]:
+            self._written[index] = end + ahead_bytes(end - at)
+            write_zeros(self.files[index], end, self._written[index])
 
     def sync(self, sequence: int) -> None:
         """Bring a file to stable storage."""

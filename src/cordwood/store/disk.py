@@ -337,10 +337,13 @@ class _File:
         views = [memoryview(part).cast("B") for part in parts]
         first = 0
         while first < len(views):
-            done = os.pwritev(self._descriptor, views[first : first + _VECTOR_MAX], offset)
+            batch = views[first : first + _VECTOR_MAX]
+            done = os.pwritev(self._descriptor, batch, offset)
             offset += done
-            while first < len(views) and done >= len(views[first]):
-                done -= len(views[first])
+            for view in batch:
+                if done < len(view):
+                    break
+                done -= len(view)
                 first += 1
             if done:
                 views[first] = views[first][done:]

@@ -70,10 +70,12 @@ class Database:
         "_committed",
         "_cut",
         "_desk",
+        "_first",
         "_fixed",
         "_head",
         "_is_failed",
         "_last",
+        "_learned",
         "_memo",
         "_memo_max",
         "_pages",
@@ -114,11 +116,15 @@ class Database:
         """What was held before: where nothing was written since, it is held again."""
         self._memo: dict[int, Buffer] = {}
         """Pages of `_sight`, or of `_last`: the top of a tree is read again and again."""
+        self._learned: tuple[int, bytes] | None = None
+        """The last entry of the snapshot that `_memo` fits next, and page 1 as SQLite saw it."""
         self._memo_max = MEMO_BYTES // desk.page_size
         self._turn: Transaction | None = None
         """The right to write, until it is used or given up."""
         self._pages: dict[int, bytes] = {}
         """Pages over the snapshot: of the transaction, or of one that is committed already."""
+        self._first = b""
+        """Page 1 as SQLite wrote it last."""
         self._cut = 0
         """Pages behind this are no longer the snapshot's."""
         self._committed: int | None = None
@@ -156,7 +162,9 @@ class Database:
             sight = self._sight
             if sight is not None:
                 self._sight = None
-                self._committed = None
+                if self._committed is not None:
+                    self._learn()
+                    self._committed = None
                 self._is_failed = False
                 if self._pages:
                     self._pages = {}
@@ -216,6 +224,7 @@ class Database:
         if self._turn is None or len(data) != size or offset % size:
             raise self._told(self._misplaced(len(data), offset))
         if page == 1:
+            self._first = data
             data = _moved(data, -self._shift)
         self._pages[page] = data
         self.num_pages = max(self.num_pages, page)
@@ -331,19 +340,24 @@ class Database:
             self._desk.close()
         self.volume, self._desk, self._fixed = volume, desk, fixed
         self._checkouts += 1
-        self._head = self._last = None
+        self._head = self._last = self._learned = None
 
     # Inside.
 
     def _hold(self) -> None:
         """Take a snapshot."""
-        sight = self._last
+        sight, learned = self._last, self._learned
         if sight is None or not sight.reopen():
-            fixed = self._fixed
-            sight = self._newest() if fixed is None else Sight(None, fixed)
-            epoch = 0 if sight.view is None else sight.view.epoch
-            self._memo = {}
-            self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+            self._learned = None
+            if sight is not None and learned is not None and sight.advance(learned[0]):
+                assert sight.view is not None
+                self._head = sight.view.state, learned[1]
+            else:
+                fixed = self._fixed
+                sight = self._newest() if fixed is None else Sight(None, fixed)
+                epoch = 0 if sight.view is None else sight.view.epoch
+                self._memo = {}
+                self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
 
@@ -386,6 +400,15 @@ class Database:
         self.num_pages = self._cut = newer.num_pages
         sight.close()
         return newer
+
+    def _learn(self) -> None:
+        """Remember what was committed: unless others commit too, the next snapshot is just that."""
+        pages, memo = self._pages, self._memo
+        assert self._committed is not None
+        self._learned = None
+        if 1 in pages and len(memo) + len(pages) <= self._memo_max:
+            memo.update(pages)
+            self._learned = self._committed, self._first
 
     def _forget(self) -> None:
         """Be as the snapshot is."""
@@ -467,6 +490,7 @@ def _moved(page: bytes, shift: int) -> bytes:
     """Page 1 with both of its counters of changes moved."""
     if not shift:
         return page
-    counter = (int.from_bytes(page[_COUNTER]) + shift) & _WORD
-    valid_for = (int.from_bytes(page[_VALID_FOR]) + shift) & _WORD
-    return b"".join((page[:24], counter.to_bytes(4), page[28:92], valid_for.to_bytes(4), page[96:]))
+    moved = bytearray(page)
+    for place in (_COUNTER, _VALID_FOR):
+        moved[place] = ((int.from_bytes(moved[place]) + shift) & _WORD).to_bytes(4)
+    return bytes(moved)

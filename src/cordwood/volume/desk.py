@@ -102,6 +102,13 @@ class Sight:
         """Open it once more, as it was, if nothing has changed since; False if something has."""
         return self.view is None or self.view.reopen()
 
+    def advance(self, entry: int) -> bool:
+        """Open it once more, as it is after a commit upon it, if that is all that has changed."""
+        if self.view is None or not self.view.advance(entry):
+            return False
+        self.num_pages = self.view.page_count
+        return True
+
 
 class Desk:
     """One log of a volume, open in one process."""

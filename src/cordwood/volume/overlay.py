@@ -203,6 +203,26 @@ class View:
         self._lock = need
         return True
 
+    def advance(self, entry: int) -> bool:
+        """Open it once more, as it is after a commit up to an entry; False if there was more.
+
+        For who commits again and again: another one would be made of the same parts.
+        """
+        local, old = self._local, self.state
+        state = local.control.read()
+        is_next = (state.turn, state.entry) == (old.turn + 1, entry)
+        if not is_next or state.sequence != old.sequence or state.cuts_limit != old.cuts_limit:
+            return False
+        times = self._times
+        self._times = (state.turn, *times[1:])
+        if not self.reopen():
+            self._times = times
+            return False
+        self.state, self.entry, self.page_count = state, entry, state.page_count
+        self._last = entry - state.first + 1
+        self._far = {}
+        return True
+
     def __enter__(self) -> Self:
         return self
 

@@ -125,9 +125,7 @@ def append(
 ) -> State:
     """Write one transaction; what the state is then."""
     numbers = sorted(pages)
-    payload, listed, sums = change.encoded(
-        page_count, cut, numbers, [pages[number] for number in numbers]
-    )
+    payload, sums = change.encoded(page_count, cut, numbers, [pages[page] for page in numbers])
     first, span = state.entry + 1, max(1, len(numbers))
     tail = Tail(state.salt, state.end, first, state.checksum)
     parts, after = frames.framed(
@@ -156,7 +154,7 @@ def append(
             control.end_writing()
         raise error_of("commit to", local.folder, error) from error
     _sync(local, state.sequence, "the commit")
-    table.add(last, listed, change.places_of(state.end, len(numbers), local.page_bytes), sums)
+    table.add(last, numbers, change.place_of(state.end, len(numbers)), local.page_bytes, sums)
     new = state._replace(
         entry=after.number - 1, end=after.end, checksum=after.checksum, page_count=page_count
     )
@@ -265,8 +263,8 @@ def _checked(
         raise InvalidInputError(
             f"pages {min(pages)} to {max(pages)} are not among the {page_count} of the volume"
         )
-    wrong = next((number for number, page in pages.items() if len(page) != page_bytes), None)
-    if wrong is not None:
+    if not {page_bytes}.issuperset(map(len, pages.values())):
+        wrong = next(number for number, page in pages.items() if len(page) != page_bytes)
         raise InvalidInputError(
             f"page {wrong} has {len(pages[wrong])} bytes; those of the volume have {page_bytes}"
         )

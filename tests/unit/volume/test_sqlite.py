@@ -368,6 +368,36 @@ def test_random_work_equals_a_plain_file(connect, tmp_path):
         plain.close()
 
 
+def test_two_that_write_in_turns_forget_what_they_remembered(connect, tmp_path):
+    """Pages of a commit are remembered for the next statement: not over another's, nor a cut."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        pair = [connect(name=f"w{seed}") for _ in range(2)]
+        plain = sqlite.plain(tmp_path / f"{seed}.db")
+        for each in (*pair, plain):
+            each.execute("pragma cache_size = 3; pragma auto_vacuum = full")
+        for each in (pair[0], plain):
+            each.execute("create table t (x, y); create index i on t (y)")
+        for _ in range(80):
+            size, row, few = (int(n) for n in rng.integers(1, 9000, 3))
+            statement = [
+                f"insert into t values (zeroblob({size}), {row})",
+                f"insert into t values (randomblob({few % 50}), {row})",
+                f"update t set x = zeroblob({size}) where y % 3 = {few % 3}",
+                f"delete from t where y > {row}",
+                "pragma cordwood_push",
+            ][rng.choice(5, p=[0.4, 0.2, 0.2, 0.15, 0.05])]
+            # Mostly the same one several times: else nothing that it remembered counts.
+            one = pair[int(rng.random() < 0.3)]
+            one.execute(statement).fetchall()
+            plain.execute(statement).fetchall()
+            everything = "select rowid, length(x), y from t order by rowid"
+            assert plain.execute(everything).fetchall() == one.execute(everything).fetchall()
+        for each in pair:
+            checked(each)
+        plain.close()
+
+
 def test_a_volume_that_is_no_database(connect, tmp_path, store):
     """Pages that SQLite did not write are no database, and it says so."""
     volume = sync.Volume(store, "app", directory=tmp_path / "here")
