@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 1000
 WORLD  ?= all
 KILLS  ?= 200
+SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check check-static format lint types layers quick sim crash bench docs lock clean
+.PHONY: help setup demo test check check-static format lint types layers quick sim crash stress bench docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -65,8 +66,12 @@ crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, S
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
 
+stress: setup ## Put logs under load, with kills, for SECONDS (120), and check every record
+	$(BIN)/cordwood log stress --seconds $(SECONDS) --kill
+	$(BIN)/cordwood log stress --seconds $(SECONDS) --kill --protocol chain
+
 bench: setup ## Every benchmark, each beside its peer
-	$(BIN)/cordwood log bench latency
+	$(BIN)/cordwood log bench latency --protocol both
 	$(BIN)/cordwood log bench throughput
 	$(BIN)/cordwood log bench scan
 	$(BIN)/cordwood log bench memory

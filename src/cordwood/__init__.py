@@ -126,9 +126,9 @@ than it needs, and what needs an extra asks for it then."""
 
 
 def __getattr__(name: str) -> Any:
-    """The names in `_HOMES`, and `volume`, for `cordwood.volume.sqlite`."""
-    if name == "volume":
-        return import_module("cordwood.volume")
+    """The names in `_HOMES`, and packages that are used as `cordwood.spark.read_log` is."""
+    if name in {"spark", "sync", "volume"}:
+        return import_module(f"cordwood.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
     found = globals()[name] = lazily(f"cordwood.{_HOMES[name]}", name)

@@ -14,6 +14,7 @@ _EXTRAS = {
     "google_crc32c": "search",
     "zstandard": "sqlite",
     "apsw": "sqlite",
+    "pyspark": "spark",
 }
 
 

@@ -49,13 +49,18 @@ class Portal:
             future.cancel()
             raise
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return threading.current_thread() is self._thread
+
     def check_outside(self) -> None:
         """Call before waiting for the loop.
 
         Raises:
             StateError: this is the loop's own thread, which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             raise StateError(
                 "a blocking call was made on Cordwood's own event loop",
                 hint="use the async classes in `cordwood` there",

@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from cordwood.base.errors import CordwoodError, InvalidInputError, LimitError, UncertainError
 from cordwood.base.limits import RECORD_BYTES_MAX
-from cordwood.cli.output import STOPPED, fail, print_json
+from cordwood.cli.output import fail, print_json
+from cordwood.cli.start import STOPPED
 from cordwood.log.flight import not_written
 from cordwood.log.records import check_record
 from cordwood.sync import Log, Writer

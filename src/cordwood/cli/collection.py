@@ -11,7 +11,7 @@ import msgspec
 
 from cordwood.cli.documents import batches_of
 from cordwood.cli.jobs import engine_option
-from cordwood.cli.output import byte_progress, command, console, print_json, size
+from cordwood.cli.output import byte_progress, command, console, plain, print_json, size
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.collection import Collection
 
@@ -97,7 +97,7 @@ def show(url: str, *, as_json: bool) -> None:
         print_json(asdict(state))
         return
     screen = console()
-    screen.print(f"[bold]{url}[/]  {state.tokenizer}")
+    screen.print(f"[bold]{plain(url)}[/]  {plain(state.tokenizer)}")
     screen.print(f"{state.documents:,} documents in {state.segments:,} segments")
     screen.print(f"{state.waiting:,} operations wait, {size(state.waiting_bytes)}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cordwood.base import portal
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from cordwood.base.lazy import lazily
 from cordwood.cli.output import byte_progress, fail, print_json, size
 from cordwood.cli.place import directory_of, split_url, volume_command
@@ -77,6 +77,8 @@ def export(
     """Write a version of the volume at URL to FILE, byte for byte: a plain SQLite database."""
     if file.exists() and not force:
         raise AlreadyExistsError(f"{file} is there already", hint="choose another, or --force")
+    if not file.absolute().parent.is_dir():
+        raise NotFoundError(f"there is no directory {file.absolute().parent}")
     store, name = split_url(url)
     volume = Volume(store, name, directory=directory_of(store, directory))
     run = portal.current().run

@@ -11,7 +11,7 @@ from rich.table import Table
 from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.cli.bench.fleet import fleet as fleet_bench
 from cordwood.cli.bench.harness import run
-from cordwood.cli.output import command, console, print_json, size
+from cordwood.cli.output import command, console, plain, print_json, size
 from cordwood.fleet.select import DEFAULT_POLICY, Dirty, Policy, reasons
 from cordwood.fleet.survey import Survey
 from cordwood.store.url import Store
@@ -117,9 +117,9 @@ def _draw(found: Survey, policy: Policy, now_us: int) -> None:
             f"to compact, {len(one.clean):,} without"
         )
         if one.damage:
-            screen.print(f"  [red]cannot be rolled up:[/] {one.damage}", markup=True)
+            screen.print(f"  [red]cannot be rolled up:[/] {plain(one.damage)}")
         for name, why in sorted(one.errors.items()):
-            screen.print(f"  [red]{name}:[/] {why}")
+            screen.print(f"  [red]{plain(name)}:[/] {plain(why)}")
     dirty = found.dirty
     if not dirty:
         screen.print("nothing needs compaction")

@@ -9,7 +9,7 @@ import click
 
 from cordwood.base.errors import CordwoodError, InvalidInputError
 from cordwood.cli.found import NOT_FOUND, WRONG, Found
-from cordwood.cli.output import byte_progress, command, fail, print_json, text_of
+from cordwood.cli.output import byte_progress, command, fail, print_json, text_of, told_of
 from cordwood.index.lines import Finder
 from cordwood.index.sources import Looked, Sources
 
@@ -56,8 +56,7 @@ def grep(pattern: str | None, directory: str | None, *, as_json: bool, **options
     except BrokenPipeError:
         raise
     except OSError as error:
-        what = f"{error.filename or ''}: {error.strerror or error}"
-        fail(what, "", "os", as_json=as_json, exit_code=WRONG)
+        fail(told_of(error), "", "os", as_json=as_json, exit_code=WRONG)
 
 
 class _Run:

@@ -10,7 +10,7 @@ import click
 
 from cordwood.cli.bench.searching import bench
 from cordwood.cli.documents import batches_of
-from cordwood.cli.output import command, console, print_json, size, text_of
+from cordwood.cli.output import command, console, plain, print_json, size, text_of
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
@@ -105,13 +105,13 @@ def show(place: str, *, as_json: bool) -> None:
         return
     screen = console()
     kept = "with" if state.frequencies else "without"
-    screen.print(f"[bold]{place}[/]  {state.tokenizer}, {kept} frequencies")
+    screen.print(f"[bold]{plain(place)}[/]  {plain(state.tokenizer)}, {kept} frequencies")
     screen.print(
         f"{state.documents:,} documents in {state.segments:,} segments, {size(state.size_bytes)}; "
         f"{state.deleted:,} deleted ones to be merged away"
     )
     for name, value in sorted(state.marks.items()):
-        screen.print(f"mark {name}: {text_of(value)}")
+        screen.print(plain(f"mark {name}: {text_of(value)}"))
 
 
 def _open(place: str) -> Index:

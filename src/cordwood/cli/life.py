@@ -12,7 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cordwood.base.errors import InvalidInputError, NotFoundError
-from cordwood.cli.output import command, console, print_json, size
+from cordwood.cli.output import byte_progress, command, console, print_json, size
+from cordwood.log import tree
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.sync import Log
 
@@ -288,7 +289,12 @@ def destroy(url: str, *, yes: bool, as_json: bool) -> None:
 def copy(url: str, target: str, *, start: int | None, as_json: bool) -> None:
     """Copy the log at URL to TARGET, in the same store or another, and prove that it is equal."""
     named, other = Log.from_url(url), Log.from_url(target)
-    report = named.copy(other, start)
+    with byte_progress("copy", 0, shown=not as_json) as advance:
+        report = named.copy(
+            other,
+            start,
+            lambda done, made: advance(done.bytes, sum(p.num_bytes for p in tree.roots(made))),
+        )
     if as_json:
         facts = {"fragments": report.fragments, "setsum": str(report.setsum)}
         print_json(

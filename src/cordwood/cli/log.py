@@ -19,7 +19,7 @@ from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
-from cordwood.cli.output import byte_progress, command, console, print_json, size, text_of
+from cordwood.cli.output import byte_progress, command, console, plain, print_json, size, text_of
 from cordwood.cli.stream import stream
 from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
@@ -235,8 +235,14 @@ def show(url: str, *, depth: int, as_json: bool) -> None:
     screen.print(f"setsum {state.setsum.hexdigest()}")
     if state.features:
         screen.print(f"features {', '.join(sorted(state.features))}")
+    if state.seal is not None:
+        goes_on = f", goes on in {state.seal.moved_to}" if state.seal.moved_to else ""
+        why = f": {state.seal.reason}" if state.seal.reason else ""
+        screen.print(plain(f"sealed{goes_on}{why}"))
     for name, offset in sorted(state.cursors.items()):
         screen.print(f"cursor {name} at {offset:,}")
+    for name in sorted(state.pins):
+        screen.print(f"pin {name}")
     screen.print(draw(named, manifest, depth))
 
 

@@ -6,14 +6,18 @@ the library, and one that needs an extra does not keep the others from working w
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from cordwood import __version__
 from cordwood.base.errors import StateError
 from cordwood.base.lazy import lazily
 from cordwood.cli.output import fail
+from cordwood.cli.start import STOPPED
 
 COMMANDS = (
     "collection",
@@ -36,6 +40,24 @@ COMMANDS = (
 class _Commands(click.Group):
     """Loads commands by name."""
 
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run it. What is wrong with a call is told as any other error is, in one line."""
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            code = super().main(words, prog_name, **extra | {"standalone_mode": False})
+        except NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            _tell(error, as_json="--json" in words)
+        except click.Abort as error:
+            is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
+            click.echo("cordwood: stopped, nothing was done", err=True)
+            sys.exit(STOPPED if is_stopped else 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them."""
         return list(COMMANDS)
@@ -49,6 +71,14 @@ class _Commands(click.Group):
         except StateError as error:
             return _missing(cmd_name, error)
         return found
+
+
+def _tell(error: click.ClickException, *, as_json: bool) -> NoReturn:
+    """Say what is wrong with a call, and where its options are explained."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = "" if context is None else f"`{context.command_path} --help` says what it takes"
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    fail(message, hint, "usage", as_json=as_json, exit_code=error.exit_code)
 
 
 def _missing(name: str, error: StateError) -> click.Command:

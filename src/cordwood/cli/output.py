@@ -1,7 +1,7 @@
 """How commands speak: to people with tables and bars, to programs with one JSON object.
 
 Every command takes `--json`. With it standard output holds JSON and nothing else, also for an
-error; without it an error is one clear line on standard error. Either way the exit code tells.
+error. An error is one clear line on standard error, with `--json` too, and the exit code tells.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cordwood.base.errors import CordwoodError, CordwoodWarning
+from cordwood.cli.start import STOPPED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STOPPED = 130
-"""The exit code of a command that was stopped with Ctrl-C, as shells give it."""
+
+TRACEBACK = "CORDWOOD_TRACEBACK"
+"""The variable of the environment that lets a bug show where it is."""
+
+BUG_HINT = f"this is a bug in Cordwood: please report it, with what {TRACEBACK}=1 shows"
 
 
 def console() -> Console:
@@ -62,9 +66,16 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             sys.exit(0)
         except OSError as error:
-            fail(f"{error.filename or ''}: {error.strerror or error}", "", "os", as_json=as_json)
+            fail(told_of(error), "", "os", as_json=as_json)
         except KeyboardInterrupt:
             sys.exit(STOPPED)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            said = " ".join(str(error).split())
+            fail(f"{type(error).__name__}: {said}", BUG_HINT, "internal", as_json=as_json)
 
     return wrapped
 
@@ -95,12 +106,29 @@ def fail(
     exit_code: int = 1,
     facts: Mapping[str, Any] | None = None,
 ) -> NoReturn:
-    """End with an error; `facts` are for programs, in words they are in the message."""
+    """End with an error; `facts` are for programs, in words they are in the message.
+
+    It is one line, unless the message has several to show a place in what was typed.
+    """
     if as_json:
         print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
-    else:
-        click.echo(f"cordwood: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+    between = "\n  " if "\n" in message else ". "
+    click.echo(f"cordwood: {message}" + (between + hint if hint else ""), err=True)
     sys.exit(exit_code)
+
+
+def told_of(error: OSError) -> str:
+    """What the system said, and of which file, if it said that."""
+    name = error.filename
+    shown = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    return f"{shown}: {error.strerror or error}" if shown else str(error.strerror or error)
+
+
+def plain(text: str) -> str:
+    """A text that is not ours, to be drawn as it is: what looks like markup in it is none."""
+    from rich.markup import escape  # noqa: PLC0415
+
+    return escape(text)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from cordwood.cli.jobs import (
     policy_options,
 )
 from cordwood.cli.logs import collect, rollup, scrub
-from cordwood.cli.output import command, console, print_json, size
+from cordwood.cli.output import command, console, plain, print_json, size
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.pipeline.reports import RunReport
 from cordwood.pipeline.run import Status
@@ -123,8 +123,10 @@ def bench() -> None:
 
 
 @bench.command("scrub")
-@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
-@click.option("--megabytes", type=int, default=1024, show_default=True)
+@click.option(
+    "--record", type=click.IntRange(1), default=1024, show_default=True, help="Bytes of a record."
+)
+@click.option("--megabytes", type=click.IntRange(1), default=1024, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--kernel", type=click.Choice(["auto", "hashlib", "numba"]), default="auto")
 @command
@@ -134,8 +136,10 @@ def bench_scrub(*, record: int, megabytes: int, repeats: int, kernel: str, as_js
 
 
 @bench.command("compact")
-@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
-@click.option("--megabytes", type=int, default=512, show_default=True)
+@click.option(
+    "--record", type=click.IntRange(1), default=1024, show_default=True, help="Bytes of a record."
+)
+@click.option("--megabytes", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=2, show_default=True)
 @command
 def bench_compact(*, record: int, megabytes: int, repeats: int, as_json: bool) -> None:
@@ -193,7 +197,7 @@ def _draw(found: Status) -> None:
     if found.to_collect:
         screen.print(f"to collect again: {', '.join(found.to_collect[:ROWS_MAX])}")
     for name, why in sorted(found.errors.items()):
-        screen.print(f"  [red]{name}:[/] {why}")
+        screen.print(f"  [red]{plain(name)}:[/] {plain(why)}")
     if not found.runs:
         screen.print("no run has left a report")
         return

@@ -7,6 +7,9 @@ import os
 import sys
 from typing import NoReturn
 
+STOPPED = 130
+"""The exit code of a command that was stopped with Ctrl-C, as shells give it."""
+
 
 def main() -> None:
     """Run the command line."""
@@ -14,9 +17,17 @@ def main() -> None:
         code = _quick(sys.argv[2:])
         if code is not None:
             _end(code)
-    from cordwood.cli.main import main as whole  # noqa: PLC0415
+    try:
+        from cordwood.cli.main import main as whole  # noqa: PLC0415
 
-    whole()
+        whole()
+    except KeyboardInterrupt:  # While it was being loaded.
+        sys.exit(STOPPED)
+    except SystemExit as ended:
+        if ended.code == STOPPED and "obstore" in sys.modules:
+            # Its threads may be in the middle of requests, and would not survive the interpreter.
+            _end(STOPPED)
+        raise
 
 
 def _quick(words: list[str]) -> int | None:
@@ -29,7 +40,7 @@ def _quick(words: list[str]) -> int | None:
     except ModuleNotFoundError:
         return None  # An extra is not installed: the whole command says which.
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
     finally:
         gc.enable()
 

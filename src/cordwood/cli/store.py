@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from cordwood.base import portal
-from cordwood.cli.output import command, console, print_json
+from cordwood.cli.output import command, console, plain, print_json
 from cordwood.store.probe import probe
 from cordwood.store.url import Store
 
@@ -32,12 +32,12 @@ def probe_store(url: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"url": url, "ok": report.ok, **_fields(report)})
     else:
-        table = Table(title=f"store {url}", title_justify="left")
+        table = Table(title=plain(f"store {url}"), title_justify="left")
         table.add_column("promise")
         table.add_column("kept")
         table.add_column("seen")
         for check in report.checks:
-            table.add_row(check.name, "[green]yes" if check.ok else "[red]NO", check.detail)
+            table.add_row(check.name, "[green]yes" if check.ok else "[red]NO", plain(check.detail))
         console().print(table)
         console().print(
             "[green]This store can hold logs." if report.ok else "[red]Do not keep logs here."

@@ -25,6 +25,7 @@ from cordwood.cli.output import (
     console,
     count_progress,
     fail,
+    plain,
     print_json,
     size,
 )
@@ -122,12 +123,12 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
     screen.print(f"ids {state.namespace_id} / {state.topic_id}")
     screen.print(_kept(config))
     for name, value in config.properties.items():
-        screen.print(f"{name} = {value}")
+        screen.print(plain(f"{name} = {value}"))
     columns = ["partition", "oldest", "next", "records"]
     if config.tier is not None:
         kept_s = config.local_retention_s
         kept = "as long as there" if kept_s is None else f"for {kept_s:,g} s"
-        screen.print(f"tier {config.tier}; what was uploaded stays here {kept}")
+        screen.print(f"tier {plain(config.tier)}; what was uploaded stays here {kept}")
         columns += ["here from", "not uploaded"]
     table = Table(*columns, "properties")
     for one in state.partitions:
@@ -135,12 +136,12 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
         numbers = [f"{n:,}" for n in (one.partition, one.oldest, one.next, one.next - one.oldest)]
         if config.tier is not None:
             numbers += [f"{n or 0:,}" for n in (one.oldest_here, one.not_uploaded)]
-        table.add_row(*numbers, attached)
+        table.add_row(*numbers, plain(attached))
     screen.print(table)
     if state.groups:
-        screen.print(f"groups: {', '.join(state.groups)}")
+        screen.print(plain(f"groups: {', '.join(state.groups)}"))
     for warning in state.warnings:
-        screen.print(f"[yellow]{warning}")
+        screen.print(f"[yellow]{plain(warning)}")
 
 
 @topic.command()

@@ -29,6 +29,7 @@ from cordwood.base.errors import (
     CollectedError,
     ConflictError,
     InvalidInputError,
+    NotFoundError,
 )
 from cordwood.collection.tail import Tail
 from cordwood.index import operations
@@ -181,7 +182,7 @@ class Collection:
     async def _writer(self) -> Writer:
         """The writer, opened at the first change; all who wait for it wait for the same."""
         if self._opening is None or (self._opening.done() and self._opening.exception()):
-            await _off(lambda: self._index.config)  # NotFoundError if there is no collection.
+            await self._asked(lambda: self._index.config)  # Is there a collection?
             writer = self.log.writer()
             self._opening = asyncio.ensure_future(writer.__aenter__())
         return await asyncio.shield(self._opening)
@@ -205,7 +206,7 @@ class Collection:
         """
         async with self._turn:
             for _ in range(TRIES_MAX):
-                base = await _off(self._index.newest)
+                base = await self._asked(self._index.newest)
                 try:
                     return (await self._caught_up(base)).over(base)
                 except CollectedError:
@@ -244,7 +245,7 @@ class Collection:
         raise self._too_fast()
 
     async def _state(self) -> CollectionState:
-        index = await _off(self._index.state)
+        index = await self._asked(self._index.state)
         manifest = await self.log.manifest()
         start = int(index.marks.get(f"log:{self.log.name}", b"1"))
         async with self.log.reader() as reader:
@@ -270,7 +271,7 @@ class Collection:
             engine: `local`, `spark`, or `auto`: by how much waits.
             progress: called with bytes done and bytes in all.
         """
-        config = await _off(lambda: self._index.config)
+        config = await self._asked(lambda: self._index.config)
         report = await index_log(
             self.log,
             self._index_name,
@@ -285,7 +286,7 @@ class Collection:
 
     async def check(self) -> CheckReport:
         """Read the index and prove the log; what is wrong."""
-        found = await _off(self._index.check)
+        found = await self._asked(self._index.check)
         scrubbed = await self.log.scrub(deep=True)
         errors = (*found.errors, *map(str, scrubbed.errors))
         return CheckReport(found.segments, found.documents, errors)
@@ -305,6 +306,17 @@ class Collection:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """Ask the index something, in a thread; without an index there is no collection."""
+        try:
+            return await _off(call)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"there is no collection named {self.name!r} in {self.store.url}",
+                hint="create it first (collection.create() or `cordwood collection create`), or "
+                "check the name and the store's URL",
+            ) from error
 
     def __repr__(self) -> str:
         return f"Collection({self.store.url!r}, {self.name!r})"

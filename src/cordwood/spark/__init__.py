@@ -5,9 +5,9 @@ Importing this loads neither pyspark nor a JVM: what needs them is fetched when 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cordwood.base.lazy import lazily
 from cordwood.spark.session import missing, session
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A name, from its home."""
+    """A name, from its home; and `jobs`, for `cordwood.spark.jobs.build_index`."""
+    if name == "jobs":
+        lazily("cordwood.spark.jobs", "JobSource")
+        return globals()[name]
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return lazily(_HOMES[name], name)

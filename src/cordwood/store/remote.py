@@ -17,6 +17,8 @@ The one module that uses the client library. What it adds:
    sorted.
 5. **Forks.** The library hangs for ever, without a word, in a child forked after its first use.
    Every call first compares process ids and raises StateError(forked) instead.
+6. **The end.** A process that used it ends when the library's threads can bear it:
+   `store/ending.py`, which this module loads.
 
 Time limits: a small request, and the start of the answer to a get, `timeout_s`; moving a large body
 `bulk_timeout_s`; a connection `connect_timeout_s`. An idle connection is dropped after 20 s, before
@@ -54,6 +56,7 @@ from cordwood.base.errors import (
     StoreError,
     UnsupportedError,
 )
+from cordwood.store import ending as _ending  # noqa: F401 - to be loaded is all it is for
 from cordwood.store.answers import CREDENTIALS_HINT, Answer, explain
 from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode, check_key
 from cordwood.store.hedged import HEDGES_PER_S, HedgedStore

@@ -590,6 +590,8 @@ def blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
     try:
         yield iterate()
     finally:
-        # At the end of the program the loop's thread no longer runs: nothing can be waited for.
-        if not sys.is_finalizing() and home is portal.current():
+        # At the end of the program the loop's thread no longer runs: nothing can be waited for. And
+        # in that thread itself Python frees an iterator that was dropped: the loop closes what is
+        # behind it.
+        if not sys.is_finalizing() and home is portal.current() and not home.is_here:
             home.run(items.aclose())

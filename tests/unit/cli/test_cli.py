@@ -100,6 +100,28 @@ def test_errors_are_one_line_and_an_exit_code(run, url, tmp_path):
     run("log", "frobnicate", code=2)
 
 
+def test_show_says_what_holds_a_log_and_that_it_ended(run, url):
+    """Cursors, pins and the seal; what looks like markup in a reason is shown as it is."""
+    run("log", "append", url, "--create", stdin="a\n")
+    run("log", "pin", "add", url, "audit", "1", "2")
+    run("log", "cursor", "set", url, "billing", "1")
+    run("log", "seal", url, "--reason", "[/moved]", "--moved-to", "next")
+    shown = run("log", "show", url)
+    assert "pin audit" in shown
+    assert "cursor billing at 1" in shown
+    assert "sealed, goes on in next: [/moved]" in shown
+
+
+def test_a_file_that_cannot_be_written_is_told_in_a_line(run, url, tmp_path):
+    """Which, and why."""
+    run("log", "append", url, "--create", stdin="a\n")
+    for name in ("out.parquet", "out.jsonl"):
+        said = run("log", "read", url, "-o", tmp_path / "none" / name, code=1)
+        assert said.startswith("cordwood: ")
+        assert 1 == len(said.splitlines())
+        assert name in said
+
+
 def test_scrub_names_the_damage(run, url, tmp_path):
     """A damaged fragment makes the exit code 1 and is named."""
     run("log", "append", url, "--create", stdin="abc\n")
@@ -146,14 +168,16 @@ def test_store_probe(run, tmp_path):
 def test_bench_commands_run_briefly(run):
     """Each benchmark runs and prints its figures as JSON."""
     brief = ("log", "bench", "latency", "--rate", 500, "--put-latency-ms", 5, "--seconds", 0.5)
-    both = run(*brief, "--svg", "latency.svg", "--json")
+    both = run(*brief, "--protocol", "both", "--svg", "latency.svg", "--json")
     assert (250, 0) == (both["chain"]["appends"], both["chain"]["errors"])
     assert Path("latency.svg").read_text().count("polyline") == 3
-    latency = run(*brief, "--protocol", "cas", "--json")
+    latency = run(*brief, "--json")
+    assert "cas" == latency["protocol"]
     names = {"p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "appends", "errors"}
     assert names | {"puts_per_s", "cpu_cores", "protocol"} <= latency.keys()
     assert (250, 0) == (latency["appends"], latency["errors"])
-    shown = run("log", "bench", "latency", "--rate", 200, "--seconds", 0.2, "--histogram")
+    brief = ("log", "bench", "latency", "--rate", 200, "--seconds", 0.2, "--histogram")
+    shown = run(*brief, "--protocol", "chain")
     assert "p50" in shown
     assert 'append_histogram_bucket{protocol="chain",le="' in shown
     shards = run("log", "bench", "shards", "--fragments", 24, "--json")

@@ -76,6 +76,13 @@ def test_check_and_show(say, noun):
     assert "tokenizer" in json.loads(say(name, "show", place, "--json"))
 
 
+def test_a_place_is_shown_as_it_is(say, tmp_path):
+    """What looks like markup in its name is none."""
+    place = str(tmp_path / "[/old]" / "ix")
+    say("index", "create", place)
+    assert place in say("index", "show", place)
+
+
 def test_an_index_is_merged_and_compacted(say):
     """Segments become one."""
     say("index", "create", "ix", "--tokenizer", "whitespace")
@@ -116,7 +123,7 @@ def test_damage_is_said_and_the_exit_code_tells(say, tmp_path):
         (["index", "search", "ix", "a AND"], "nothing follows this AND"),
         (["index", "create", "ix"], "exists already"),
         (["index", "create", "other", "--tokenizer", "bad"], "is none that we know"),
-        (["collection", "search", "wood/docs", "word"], "there is no index at"),
+        (["collection", "search", "wood/docs", "word"], "there is no collection named 'docs'"),
         (["collection", "create", "docs"], "does not name a log"),
     ],
 )

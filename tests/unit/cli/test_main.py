@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
+from cordwood import sync
 from cordwood.base.errors import StateError
 from cordwood.cli import main
 from cordwood.cli.main import COMMANDS, cli
@@ -26,6 +28,94 @@ def test_a_command_that_is_none_is_refused():
     result = CliRunner().invoke(cli, ["grab"])
     assert result.exit_code == 2
     assert "No such command 'grab'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["log", "create"], "Missing argument 'URL'"),
+        (["log", "create", "--frob", "x"], "--frob"),
+        (["log", "create", "x", "--protocol", "paxos"], "'cas', 'chain'"),
+        (["log", "read", "x", "-n", "many"], "'many' is not a valid integer"),
+        (["log", "frobnicate"], "No such command 'frobnicate'"),
+        (["grep"], "give a PATTERN"),
+        (["log", "bench", "latency", "--rate", "0"], "0.0 is not in the range x>0"),
+        (["log", "bench", "memory", "--logs", "0"], "0 is not in the range x>=1"),
+        (["log", "stress", "--seconds", "-1"], "-1.0 is not in the range x>=0"),
+        (["volume", "import", "file:///tmp/x/y", "/no/such/file"], "/no/such/file"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_wrong_call_is_one_line(words, expected, as_json):
+    """On standard error, with an exit code; for a program it is an object, too."""
+    result = CliRunner().invoke(cli, [*words, *(["--json"] if as_json else [])])
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("cordwood: ")
+    assert expected in line
+    assert "--help" in line
+    if as_json:
+        assert "usage" == json.loads(result.stdout)["error"]
+    else:
+        assert "" == result.stdout
+
+
+def test_an_error_is_one_line(tmp_path):
+    """Message and hint, with and without --json."""
+    words = ["log", "read", f"file://{tmp_path}/none"]
+    for more in ([], ["--json"]):
+        result = CliRunner().invoke(cli, [*words, *more])
+        (line,) = result.stderr.splitlines()
+        assert (1, True) == (result.exit_code, "no log named 'none'" in line)
+        assert "create it first" in line
+    assert "no_such_log" == json.loads(result.stdout)["error"]
+
+
+def test_a_bug_is_one_line(tmp_path, monkeypatch):
+    """What nobody foresaw is told as one; with a variable set it shows where it is."""
+
+    def break_down(*_):
+        raise ZeroDivisionError("by\nnothing")
+
+    monkeypatch.setattr(sync.Log, "state", break_down)
+    monkeypatch.delenv("CORDWOOD_TRACEBACK", raising=False)
+    words = ["log", "show", f"file://{tmp_path}/none", "--json"]
+    result = CliRunner().invoke(cli, words)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("cordwood: ZeroDivisionError: by nothing. ")
+    assert (1, "internal") == (result.exit_code, json.loads(result.stdout)["error"])
+    monkeypatch.setenv("CORDWOOD_TRACEBACK", "1")
+    assert isinstance(CliRunner().invoke(cli, words).exception, ZeroDivisionError)
+
+
+def test_who_names_nothing_gets_the_help():
+    """A noun without a verb is a question."""
+    result = CliRunner().invoke(cli, ["log"])
+    assert "scrub" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["spark.read_log", "spark.jobs.build_index", "sync.Log"])
+def test_packages_are_there_with_the_first_import(name):
+    """`import cordwood` is enough to say `cordwood.spark.read_log`."""
+    code = f"import cordwood; assert callable(cordwood.{name})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_spark_without_pyspark_says_what_to_install():
+    """The error names the extra."""
+    code = """
+import sys
+sys.modules["pyspark"] = None
+import cordwood
+try:
+    cordwood.spark.read_log
+except cordwood.StateError as error:
+    assert "cordwood[spark]" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_a_missing_extra_is_named(monkeypatch):

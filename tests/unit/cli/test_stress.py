@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
+from cordwood import sync
+from cordwood.base.errors import NotFoundError
 from cordwood.cli.main import cli
 from cordwood.cli.stress import run as stress_run
 from cordwood.cli.stress import work
@@ -125,6 +131,34 @@ def test_killed_writers_and_collectors_break_nothing(tmp_path, protocol):
     assert (0, 0) == (result.exit_code, report["violations"])
     assert report["kills"] > 0
     assert report["verified"] > 0
+
+
+WITH_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "cordwood", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+def test_stopped_it_says_what_it_saw(tmp_path):
+    """Ctrl-C at a terminal, for all of its processes: a report, and no complaint of any of them."""
+    url = f"file://{tmp_path}/log"
+    command = [sys.executable, "-c", WITH_CTRL_C, "log", "stress", url, "--seconds", "0", "--json"]
+    pipe = subprocess.PIPE
+    log = sync.Log.from_url(url)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        while process.poll() is None:
+            try:
+                if log.state().next_offset > 100:
+                    break
+            except NotFoundError:
+                continue
+        os.killpg(process.pid, signal.SIGINT)
+        said, complaint = process.communicate(timeout=120)
+    report = json.loads(said)
+    assert (0, b"", 0) == (process.returncode, complaint, report["violations"])
+    assert report["appended"] > 0
 
 
 def test_a_log_with_other_records_is_left_alone(tmp_path):

@@ -105,6 +105,14 @@ def test_topics_are_listed_described_and_deleted(run, place):
     assert "shop/prices\n" == run("topic", "list", place)
 
 
+def test_properties_are_shown_as_they_are(run, tmp_path):
+    """What looks like markup in them is none."""
+    run("topic", "create", "wood", "shop/odd", "--property", "team=[/eu]", "--property", "a=[red]b")
+    shown = run("topic", "describe", "wood", "shop/odd")
+    assert "team = [/eu]" in shown
+    assert "a = [red]b" in shown
+
+
 def test_compaction_topics_are_asked_compacted_and_retained(run, place):
     """The last record of a key, of all keys, and what goes."""
     words = ("topic", "create", place, "shop/prices", "--compaction", "--extent-bytes", 4_096)

@@ -65,6 +65,7 @@ def test_a_file_comes_in_and_goes_out(run, url, file, tmp_path):
         )
         base.close()
     assert "is there already" in run("volume", "export", url, "now.db", code=1)
+    assert "no directory" in run("volume", "export", url, "none/now.db", code=1)
     assert "wrote" in run("volume", "export", url, "now.db", "--force")
 
 

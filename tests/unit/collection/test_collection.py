@@ -193,9 +193,9 @@ def test_what_cannot_be(docs):
     with pytest.raises(AlreadyExistsError, match="exists already"):
         docs.create()
     docs.create(exist_ok=True)
-    with pytest.raises(NotFoundError, match="there is no index"):
+    with pytest.raises(NotFoundError, match="there is no collection"):
         sync.Collection(docs.store, "nothing").add(b"a", "one")
-    with pytest.raises(NotFoundError, match="there is no index"):
+    with pytest.raises(NotFoundError, match="there is no collection"):
         sync.Collection(docs.store, "nothing").search("one")
     with pytest.raises(InvalidInputError, match="cannot name a collection"):
         sync.Collection(docs.store, "")

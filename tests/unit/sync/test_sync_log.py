@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import pickle
+import sys
 import threading
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 
 import cordwood
 from cordwood import sync
+from cordwood.base import portal
 from cordwood.base.limits import RECORD_BYTES_MAX
 
 
@@ -269,3 +272,36 @@ def test_streams(tmp_path):
     assert ["b"] == list(log.streams.list())
     assert {"x": 1} == log.streams.meta("a")
     assert {"x": 2} == log.streams.meta("b", {"x": 2})
+
+
+def test_an_iterator_that_is_dropped_may_be_freed_anywhere(log):
+    """Also by a garbage collection in the thread of the loop: nobody hears of it."""
+    with log.writer() as writer:
+        for body in (b"a", b"b"):
+            writer.append(body)
+
+    def drop():
+        """Begin to read, and forget it, in a circle that only garbage collection finds."""
+        circle = [log.reader().read_arrow()]
+        assert 1 == next(circle[0]).num_rows
+        circle.append(circle)
+
+    heard = []
+    before, sys.unraisablehook = sys.unraisablehook, heard.append
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        drop()
+
+        async def collect():
+            """On the loop."""
+            gc.collect()
+
+        portal.current().run(collect())
+    finally:
+        sys.unraisablehook = before
+        if was_on:
+            gc.enable()
+    assert [] == heard
+    with log.reader() as reader:
+        assert [b"a", b"b"] == [record.body for record in reader.read()]

@@ -20,6 +20,8 @@ from cordwood.cli.bench.harness import run
 from cordwood.cli.bench.histogram import PUBLISHED, lines, picture
 from cordwood.cli.output import command, console, print_json
 
+_POSITIVE = click.FloatRange(0, min_open=True)
+
 
 @click.group()
 def bench() -> None:
@@ -27,11 +29,15 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--protocol", type=click.Choice(["cas", "chain", "both"]), default="both")
-@click.option("--rate", type=float, default=10_000, show_default=True, help="Appends per second.")
-@click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
-@click.option("--put-latency-ms", type=float, default=100, show_default=True)
-@click.option("--seconds", type=float, default=60, show_default=True)
+@click.option("--protocol", type=click.Choice(["cas", "chain", "both"]), default="cas")
+@click.option(
+    "--rate", type=_POSITIVE, default=10_000, show_default=True, help="Appends per second."
+)
+@click.option(
+    "--body", type=click.IntRange(0), default=100, show_default=True, help="Bytes of a record."
+)
+@click.option("--put-latency-ms", type=click.FloatRange(0), default=100, show_default=True)
+@click.option("--seconds", type=_POSITIVE, default=60, show_default=True)
 @click.option("--shards", type=click.IntRange(1, 12), default=1, help="Of the chain log.")
 @click.option("--histogram", is_flag=True, help="Print how many took how long.")
 @click.option("--svg", type=click.Path(dir_okay=False), help="Draw that, beside wal3's own table.")
@@ -100,12 +106,14 @@ def shards(*, fragments: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--rate", type=float, default=110_000, show_default=True, help="Single appends/s.")
-@click.option("--batch-rate", type=float, default=1_100_000, show_default=True)
-@click.option("--plain-batch-rate", type=float, default=350_000, show_default=True)
-@click.option("--body", type=int, default=100, show_default=True)
-@click.option("--put-latency-ms", type=float, default=100, show_default=True)
-@click.option("--seconds", type=float, default=10, show_default=True)
+@click.option(
+    "--rate", type=_POSITIVE, default=110_000, show_default=True, help="Single appends/s."
+)
+@click.option("--batch-rate", type=_POSITIVE, default=1_100_000, show_default=True)
+@click.option("--plain-batch-rate", type=_POSITIVE, default=350_000, show_default=True)
+@click.option("--body", type=click.IntRange(0), default=100, show_default=True)
+@click.option("--put-latency-ms", type=click.FloatRange(0), default=100, show_default=True)
+@click.option("--seconds", type=_POSITIVE, default=10, show_default=True)
 @command
 def throughput(
     *,
@@ -131,10 +139,12 @@ def throughput(
 
 
 @bench.command()
-@click.option("--record", type=int, default=1024, show_default=True, help="Bytes of a record.")
+@click.option(
+    "--record", type=click.IntRange(1), default=1024, show_default=True, help="Bytes of a record."
+)
 @click.option("--mixed", is_flag=True, help="Sizes from half of that to half more.")
-@click.option("--megabytes", type=int, default=128, show_default=True)
-@click.option("--repeats", type=int, default=5, show_default=True)
+@click.option("--megabytes", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
 @command
 def scan(*, record: int, mixed: bool, megabytes: int, repeats: int, as_json: bool) -> None:
     """Reading to Arrow beside pyarrow on the same files, and a deep scrub beside plain SHA3."""
@@ -143,7 +153,7 @@ def scan(*, record: int, mixed: bool, megabytes: int, repeats: int, as_json: boo
 
 
 @bench.command()
-@click.option("--logs", type=int, default=1000, show_default=True)
+@click.option("--logs", type=click.IntRange(1), default=1000, show_default=True)
 @command
 def memory(*, logs: int, as_json: bool) -> None:
     """Memory of open, idle logs."""
@@ -152,8 +162,10 @@ def memory(*, logs: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--fragments", type=int, default=100_000, show_default=True)
-@click.option("--garbage", type=int, default=1_000, show_default=True, help="To be collected.")
+@click.option("--fragments", type=click.IntRange(1), default=100_000, show_default=True)
+@click.option(
+    "--garbage", type=click.IntRange(1), default=1_000, show_default=True, help="To be collected."
+)
 @command
 def collect(*, fragments: int, garbage: int, as_json: bool) -> None:
     """Requests that a collection makes, step by step."""
@@ -174,9 +186,13 @@ def streams(*, fragments: int, names: int, per_fragment: int, reads: int, as_jso
 
 
 @bench.command()
-@click.option("--rate", type=float, default=1_000, show_default=True, help="Appends per second.")
-@click.option("--body", type=int, default=100, show_default=True, help="Bytes of a record.")
-@click.option("--seconds", type=float, default=60, show_default=True, help="Of simulated time.")
+@click.option(
+    "--rate", type=_POSITIVE, default=1_000, show_default=True, help="Appends per second."
+)
+@click.option(
+    "--body", type=click.IntRange(0), default=100, show_default=True, help="Bytes of a record."
+)
+@click.option("--seconds", type=_POSITIVE, default=60, show_default=True, help="Of simulated time.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @command
 def tail(*, rate: float, body: int, seconds: float, seed: int, as_json: bool) -> None:

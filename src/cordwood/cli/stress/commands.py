@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cordwood.base.clock import SYSTEM_ENTROPY
-from cordwood.cli.output import command, console, print_json
+from cordwood.cli.output import command, console, plain, print_json
 from cordwood.cli.stress.run import Report, Stress
 from cordwood.cli.stress.work import Plan
 from cordwood.log.chain.options import Protocol
@@ -21,11 +22,19 @@ from cordwood.log.chain.options import Protocol
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--seconds", type=float, default=60, show_default=True, help="0: until Ctrl-C.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=60, show_default=True, help="0: until Ctrl-C."
+)
 @click.option("--writers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--readers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--streams", type=click.IntRange(1), default=100, show_default=True)
-@click.option("--rate", type=float, default=500, show_default=True, help="Records/s per writer.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=500,
+    show_default=True,
+    help="Records/s per writer.",
+)
 @click.option("--kill", is_flag=True, help="Kill writers and the collector at random moments.")
 @click.option("--protocol", type=click.Choice(["cas", "chain"]), help="Of the log, if it is new.")
 @click.option("--seed", help="Repeat the same streams; by default new ones.")
@@ -62,12 +71,27 @@ def stress(
             progress=_progress(as_json),
             protocol=protocol,
         )
-        report = asyncio.run(run.run(seconds))
+        report = asyncio.run(_until_stopped(run, seconds))
     if as_json:
         print_json(dataclasses.asdict(report))
     else:
         _show(report)
     sys.exit(1 if report.violations else 0)
+
+
+async def _until_stopped(stress: Stress, seconds: float) -> Report:
+    """Run it; the first Ctrl-C lets it end with its report, a second one ends it at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stress.stop()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        return await stress.run(seconds)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 def _progress(as_json: bool) -> Callable[[Report], None]:
@@ -93,4 +117,4 @@ def _show(report: Report) -> None:
         table.add_row(name, f"{getattr(report, name):,}")
     console().print(table)
     for example in report.examples:
-        console().print(f"violation: {example}")
+        console().print(plain(f"violation: {example}"))

@@ -78,8 +78,12 @@ class Stress:
                 "a memory store has no processes to kill", hint="use a directory: file:///…"
             )
 
+    def stop(self) -> None:
+        """Let it end before its time; it checks everything once more, as ever."""
+        self._is_over = True
+
     async def run(self, seconds: float) -> Report:
-        """Run so long (0: until cancelled), then check everything once more."""
+        """Run so long (0: until `stop`), then check everything once more."""
         started_s = now_s()
         await self._log.create(exist_ok=True, grace_s=1, protocol=self._protocol)
         if (await self._log.manifest()).next_offset > 1 and await self._is_foreign():
@@ -109,7 +113,7 @@ class Stress:
         return bool(wrong)
 
     async def _clock(self, seconds: float, started_s: float) -> None:
-        while not seconds or now_s() - started_s < seconds:
+        while not self._is_over and (not seconds or now_s() - started_s < seconds):
             await asyncio.sleep(0.5)
             self.report.seconds = now_s() - started_s
             self._progress(self.report)
@@ -146,6 +150,7 @@ class Stress:
                 str(life),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us: they end when their input does.
             )
             listening = asyncio.create_task(self._listen(child))
             until_s = now_s() + KILL_MIN_S + (KILL_MAX_S - KILL_MIN_S) * chance()
