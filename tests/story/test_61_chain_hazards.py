@@ -11,9 +11,10 @@ import asyncio
 import pytest
 
 import cordwood
-from cordwood import Options
-from cordwood.base.errors import StoreError
+from cordwood import Options, StateError
+from cordwood.base.errors import StoreError, UncertainError
 from cordwood.log.chain import names
+from cordwood.log.garbage import Phase, load_garbage
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.filling import fill
 from cordwood.testing.hooked import Hooked
@@ -110,6 +111,93 @@ async def test_the_newest_manifest_is_told_by_more_than_its_name(log, memory, ov
         future.cancel()
 
 
+async def test_a_witness_of_a_destroyed_log_moves_nothing(log):
+    """The new log's cursor was moved as often as the old one's was; that is no proof."""
+    await fill(log, 5)
+    old = await log.cursors.init("app", 2)
+    await log.destroy()
+    await fill(log, 5)
+    new = await log.cursors.init("app", 3)
+    with pytest.raises(cordwood.ContendedError):
+        await log.cursors.save("app", 5, old)
+    assert 3 == (await log.cursors.load("app")).offset
+    await log.cursors.save("app", 4, new)
+
+
+async def test_who_only_moves_a_cursor_knows_the_grace(log, memory, over, time):
+    """It never looked at the log, so it must learn how soon names become free."""
+    # EVIDENCE-OF: G-123
+    await log.create(grace_s=10)
+    await fill(log, 5)
+    witness = await log.cursors.init("app", 2)
+
+    async def slow(call, key, data, mode):
+        await log.cursors.save("app", 3, await log.cursors.load("app"))
+        other = await log.cursors.load("app")
+        await log.cursors.save("app", 4, other)
+        time.pass_s(11)
+        await log.collect(wait_s=0)
+        return await call()
+
+    late = cordwood.Log(over(Hooked(memory, put=slow)), "orders", clock=time)
+    with pytest.raises(UncertainError, match="too long"):
+        await late.cursors.save("app", 5, witness)
+    assert 4 == (await log.cursors.load("app")).offset
+
+
+async def test_two_collectors_meet_between_list_and_verdict(log, memory, over, time):
+    """Whoever comes second goes on from what the first one did, and no error is raised."""
+    # EVIDENCE-OF: G-122
+    await log.create(grace_s=10)
+    await fill(log, 20)
+    await log.cursors.init("app", 10)
+    others = []
+
+    async def meet(call, key, data, mode):
+        if key.startswith("orders/snapshot/MANIFEST.") and not others:
+            others.append(await cordwood.Log(over(memory), "orders", clock=time).mark())
+        return await call()
+
+    first = cordwood.Log(over(Hooked(memory, put=meet)), "orders", clock=time)
+    # One that was cut off when it had listed what goes.
+    with pytest.raises(Lost):
+        await cordwood.Log(over(Hooked(memory, put=cut_verdict)), "orders", clock=time).mark()
+    assert Phase.LISTED is (await load_garbage(log.objects)).garbage.phase
+    report = await first.mark()
+    assert ("marked", "marked") == (others[0].phase, report.phase)
+    assert 10 == (await first.collect(wait_s=0)).oldest_offset
+
+
+async def cut_verdict(call, key, data, mode):
+    """The process is gone before the new beginning is offered."""
+    if key.startswith("orders/snapshot/MANIFEST."):
+        raise Lost
+    return await call()
+
+
+async def test_a_beginning_that_was_given_up_goes(log, bucket, time):
+    """A cursor moves back before it is unlinked; what was offered is nobody's then."""
+    # EVIDENCE-OF: G-122
+    await log.create(grace_s=10)
+    await fill(log, 20)
+    witness = await log.cursors.init("app", 11)
+    assert "marked" == (await log.mark()).phase
+    # As somebody does who does not ask whether it may go back.
+    await log.cursors._write("app", 5, cordwood.store.api.Match(witness.etag), "", proved=True)
+    assert "empty" == (await log.unlink()).phase
+
+    async def offered():
+        return [key for key in await bucket.keys() if key.startswith(names.PREFIX_PREFIX)]
+
+    assert 1 == len(await offered())
+    time.pass_s(11)
+    assert "marked" == (await log.mark()).phase
+    assert 2 == len(await offered())
+    await log.sweep()
+    garbage = (await load_garbage(log.objects)).garbage
+    assert [names.prefix(garbage.prefix)] == await offered()
+
+
 async def test_a_store_too_slow_for_the_grace_is_not_damage(log, memory, over, time):
     """With a gap, what was read must be read again if it took long; that is said as it is."""
     await log.create(grace_s=1)
@@ -126,3 +214,47 @@ async def test_a_store_too_slow_for_the_grace_is_not_damage(log, memory, over, t
     assert 2 == (await log.manifest()).next_offset
     for future in abandoned:
         future.cancel()
+
+
+async def test_a_new_log_is_not_taken_for_leftovers(log, memory, over, time, bodies):
+    """A cas log is made under the name between the last delete and the last look."""
+    # EVIDENCE-OF: G-127
+    await log.create(grace_s=1)
+    await fill(log, 3)
+    await log.destroy()
+    time.pass_s(2)
+    other = cordwood.Log(log.store, "orders")
+
+    async def remake(call, keys):
+        answer = await call()
+        if keys == ["orders/manifest/MANIFEST"]:
+            await other.create(protocol="cas")
+            await fill(other, 2, "new")
+        return answer
+
+    await cordwood.Log(over(Hooked(memory, delete=remake)), "orders", clock=time).destroy()
+    assert [b"new0", b"new1"] == await bodies(cordwood.Log(log.store, "orders"))
+
+
+# Names that were used before.
+
+
+async def test_where_a_chain_was_destroyed(memory, bodies):
+    """On a store whose logs are cas by default, the name is usable at once, and errors agree."""
+    # EVIDENCE-OF: G-127
+    log = cordwood.Log(cordwood.Store.over(memory), "orders")
+    await log.create(protocol="chain")
+    await fill(log, 2)
+    await log.destroy()
+    with pytest.raises(StateError, match="was destroyed") as caught:
+        await log.create(protocol="cas")
+    assert "protocol='chain'" in caught.value.hint
+    async with cordwood.Log(log.store, "orders").writer(create=True) as writer:
+        assert 1 == await writer.append(b"new")
+    assert "chain" == (await log.state()).protocol
+    await log.destroy()
+    await log.create()
+    with pytest.raises(cordwood.AlreadyExistsError):
+        await log.create()
+    await fill(log, 1)
+    assert [b"r0"] == await bodies(log)
