@@ -11,8 +11,9 @@ import asyncio
 import pytest
 
 import cordwood
-from cordwood import Options, StateError
+from cordwood import NotFoundError, Options, StateError
 from cordwood.base.errors import StoreError, UncertainError
+from cordwood.log.bulk import pa
 from cordwood.log.chain import names
 from cordwood.log.garbage import Phase, load_garbage
 from cordwood.store.memory import MemoryStore
@@ -234,6 +235,128 @@ async def test_a_new_log_is_not_taken_for_leftovers(log, memory, over, time, bod
 
     await cordwood.Log(over(Hooked(memory, delete=remake)), "orders", clock=time).destroy()
     assert [b"new0", b"new1"] == await bodies(cordwood.Log(log.store, "orders"))
+
+
+# Rebuilding.
+
+
+async def test_a_rebuild_keeps_the_streams(log, bucket):
+    """Which of them are open, and their metadata, are not in the manifests."""
+    # EVIDENCE-OF: G-125
+    await log.create()
+    await log.streams.open("eu", metadata={"team": "a"})
+    await log.streams.open("us")
+    await log.streams.close("us")
+    async with log.writer() as writer:
+        await writer.append(b"x", stream="eu")
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders")
+    await fresh.rebuild()
+    assert ["eu"] == list(await fresh.streams.list())
+    assert {"team": "a"} == await fresh.streams.meta("eu")
+    assert ["eu", "us"] == list(await fresh.streams.list(closed=True))
+    async with fresh.writer() as writer:
+        assert 2 == await writer.append(b"y", stream="eu")
+    async with fresh.reader() as reader:
+        assert [b"x", b"y"] == [r.body async for r in reader.read(stream="eu")]
+
+
+async def test_holds_hold_after_a_rebuild(log, bucket, over, memory, time, free, bodies):
+    """Numbers of fragments begin anew; a pin and a fork keep their files all the same."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await fill(log, 30)
+    await free(log, 11)
+    await log.pin("backup", 16, 20)
+    child = cordwood.Log(log.store, "trial", clock=time)
+    await log.fork(child, 21)
+    shared = await bodies(child)
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders", clock=time)
+    report = await fresh.rebuild()
+    assert (11, 31) == (report.oldest_offset, report.next_offset)
+    await free(fresh, 31)
+    assert 31 == (await fresh.state()).oldest_offset
+    assert shared == await bodies(child)
+    async with fresh.reader(pin="backup") as reader:
+        assert [16, 17, 18, 19] == [record.offset async for record in reader.read()]
+
+
+async def test_a_rebuild_cut_off_is_completed(log, bucket, memory, over, time, free):
+    """What was being collected ends before there is a manifest that it would not fit."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await fill(log, 30)
+    await log.cursors.init("done", 11)
+    assert 11 == (await log.collect(wait_s=0)).oldest_offset
+    await lose_manifests(bucket)
+
+    async def die(call, key, data, mode):
+        answer = await call()
+        if names.manifest_index(key.removeprefix("orders/")) is not None:
+            raise Lost
+        return answer
+
+    with pytest.raises(Lost):
+        await cordwood.Log(over(Hooked(memory, put=die)), "orders", clock=time).rebuild()
+    fresh = cordwood.Log(log.store, "orders", clock=time)
+    with pytest.raises(StateError, match="signpost"):
+        await fresh.rebuild()
+    # What had been unlinked was not deleted yet, and is there again.
+    assert (1, 31) == ((await fresh.state()).oldest_offset, (await fresh.state()).next_offset)
+    await free(fresh, 21)
+    assert 21 == (await fresh.state()).oldest_offset
+    assert (await fresh.scrub(deep=True)).ok
+
+
+async def test_a_copy_that_went_on_is_rebuilt(log, over, memory, read, bucket_of):
+    """Its first fragment of its own follows no fragment by its id, but by its sum."""
+    # EVIDENCE-OF: G-125
+    await fill(log, 5)
+    copy = cordwood.Log(log.store, "copy")
+    await log.copy(copy)
+    await fill(copy, 5, "own")
+    before = await read(copy)
+    await lose_manifests(bucket_of(memory, "copy"))
+    again = cordwood.Log(log.store, "copy")
+    assert (1, 11) == ((await again.rebuild()).oldest_offset, (await again.state()).next_offset)
+    assert before == await read(again)
+
+
+async def test_a_signpost_alone_is_put_back(log, bucket, read):
+    """The manifests are whole: nothing is made anew from the fragments."""
+    # EVIDENCE-OF: G-125
+    await fill(log, 5)
+    before, incarnation = await read(log), (await log.manifest()).incarnation
+    await bucket.delete("manifest/MANIFEST")
+    fresh = cordwood.Log(log.store, "orders")
+    with pytest.raises(NotFoundError):
+        await fresh.state()
+    with pytest.raises(StateError, match="signpost"):
+        await fresh.rebuild()
+    assert before == await read(fresh)
+    assert incarnation == (await fresh.manifest()).incarnation
+
+
+async def test_uploads_stay_after_a_rebuild(log, bucket, time):
+    """They cannot be placed; a person may still want them, so no sweep takes them for old."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=1)
+    await fill(log, 3)
+    token = cordwood.Token("job")
+    staged = await log.stage(pa.table({"body": [b"bulk"]}), token)
+    assert 4 == (await log.commit([staged], token)).offset
+    await fill(log, 3, "more")
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders", clock=time)
+    with pytest.raises(StateError, match="after offset 4 nothing follows"):
+        await fresh.rebuild()
+    assert 5 == (await fresh.rebuild(start=5)).oldest_offset
+    await fresh.cursors.init("app", 5)
+    for _ in range(3):
+        time.pass_s(100_000)
+        await fresh.collect(wait_s=0)
+    assert staged.path in await bucket.keys()
 
 
 # Names that were used before.
