@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc):
     That is so of whole files (CAS_STORIES), and of tests that are marked `cas`.
     """
     number = metafunc.module.__name__.rpartition(".")[2].split("_")[1]
-    is_cas = metafunc.definition.get_closest_marker("cas") or number in {*CAS_STORIES, "60"}
+    is_cas = metafunc.definition.get_closest_marker("cas") or number in {*CAS_STORIES, "60", "61"}
     if "protocol" in metafunc.fixturenames and not is_cas:
         metafunc.parametrize("protocol", ["cas", "chain"], indirect=True)
 
