@@ -271,8 +271,11 @@ class _Reading:
     def _settled(self, head: Head, tail: Tail, begin: int) -> Tail:
         """Make sure that what follows may be written over; bring the rest to stable storage."""
         file = self._file(head)
-        behind = file.read(tail.end, frames.SEARCHED_BYTES)
-        frames.check_tail(behind, tail, synced=0, name=self._paths[head.sequence & 1])
+        # All of it: a transaction may be larger than any part that one would look at.
+        for frame in frames.whole_after(file, tail):
+            if frame.synced > tail.end:
+                why = f"the frame at {frame.begin} says that it was synced"
+                raise damage(self._paths[head.sequence & 1], tail.end, why)
         if self._suspect:
             file.write([file.read(begin, tail.end - begin)], begin)
         file.sync()
@@ -303,7 +306,5 @@ def _check_unused(file: File, path: str, tail: Tail) -> None:
     A head is torn by a crash within a switch, and then no frame is behind it. The salt that it had
     is known: the last checksum of the other file.
     """
-    salt = tail.checksum
-    behind = file.read(FRAMES_AT, frames.SEARCHED_BYTES)
-    for frame in frames.whole_behind(behind, Tail(salt, FRAMES_AT, 0, 0)):
+    for frame in frames.whole_after(file, Tail(tail.checksum, FRAMES_AT, 0, 0)):
         raise damage(path, 0, f"its head is not whole, but the frame at {frame.begin} is")

@@ -42,7 +42,7 @@ from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.reader import PageReader
 from cordwood.volume.snapshot import Absent
 from cordwood.volume.volume import Volume
-from cordwood.volume.writing import Transaction
+from cordwood.volume.writing import TRANSACTION_BYTES_MAX, Transaction, too_large
 
 T = TypeVar("T")
 
@@ -50,8 +50,10 @@ MEMO_BYTES = 4 * 2**20
 """Pages that a connection remembers, besides SQLite's own cache."""
 NONE, SHARED, RESERVED = 0, 1, 2
 """SQLite's locks that mean something here; what is above RESERVED adds nothing to it."""
+_PAGE_SIZE = slice(16, 18)
 _COUNTER = slice(24, 28)
 _COUNT = slice(28, 32)
+_VERSIONS, _WITH_WAL = slice(18, 20), b"\2\2"
 _VALID_FOR = slice(92, 96)
 _WORD = 0xFFFFFFFF
 _EPOCH_STEP, _CHECKOUT_STEP = 0x9E3779B1, 0x85EBCA77
@@ -221,8 +223,12 @@ class Database:
             return
         size = self._size
         page = offset // size + 1
+        if self._turn is None and self._committed is not None:
+            self._undo()
         if self._turn is None or len(data) != size or offset % size:
             raise self._told(self._misplaced(len(data), offset))
+        if len(self._pages) * size >= TRANSACTION_BYTES_MAX and page not in self._pages:
+            raise self._told(too_large(len(self._pages) + 1, size))
         if page == 1:
             self._first = data
             data = _moved(data, -self._shift)
@@ -231,9 +237,11 @@ class Database:
 
     def xTruncate(self, num_bytes: int) -> None:  # noqa: N802
         """Cut the file off, in a transaction; after one it is done already."""
+        count = -(-num_bytes // self._size)
+        if self._turn is None and self._committed is not None and count != self.num_pages:
+            self._undo()
         if self._turn is None or self._is_failed:
             return
-        count = -(-num_bytes // self._size)
         if count < self.num_pages:
             self._cut = min(self._cut, count)
             self._pages = {page: data for page, data in self._pages.items() if page <= count}
@@ -257,13 +265,18 @@ class Database:
         try:
             sight = self._sight
             assert sight is not None
+            self._check_size()
             count, pages = self._count(), self._pages
             if count < self.num_pages:
                 pages = {page: data for page, data in pages.items() if page <= count}
-            if not self._is_counted(sight):
+            step = self._step(sight)
+            if not step:
                 pages = self._changed(sight, pages)
+            is_mended = 1 in pages and pages[1][_VERSIONS] == _WITH_WAL
+            if is_mended:
+                pages = pages | {1: _without_wal(pages[1])}
             self._turn = None
-            self._committed = turn.commit(pages, count, self._cut)
+            self._committed = turn.commit(pages, count, self._cut, anew=step > 1 or is_mended)
             self._pages = pages
             self._cut = min(self._cut, count)
             self.num_pages = count
@@ -441,16 +454,43 @@ class Database:
             return self.num_pages
         return int.from_bytes(first[_COUNT]) or self.num_pages
 
-    def _is_counted(self, sight: Sight) -> bool:
-        """Whether SQLite counted the transaction as a change: a rollback after a spill is none."""
+    def _step(self, sight: Sight) -> int:
+        """How far the transaction moved the counter of changes.
+
+        By one; by none if it is the rollback of one that was spilled. Anything else is a counter
+        that others may have seen with other pages.
+        """
         first = self._pages.get(1)
-        if first is None or not sight.num_pages:
-            return not sight.num_pages
-        kept = self._head
+        if not sight.num_pages:
+            return 1
+        if first is None:
+            return 0
+        counter, kept = int.from_bytes(first[_COUNTER]), self._head
         if kept is not None and sight.view is not None and kept[0] is sight.view.state:
-            counter = int.from_bytes(first[_COUNTER]) + self._shift
-            return counter & _WORD != int.from_bytes(kept[1][_COUNTER])
-        return first[_COUNTER] != self._original_1(sight)[_COUNTER]
+            return (counter + self._shift - int.from_bytes(kept[1][_COUNTER])) & _WORD
+        return (counter - int.from_bytes(self._original_1(sight)[_COUNTER])) & _WORD
+
+    def _check_size(self) -> None:
+        """Raise if SQLite is about to commit a database of other pages: a copy of one."""
+        first = self._pages.get(1)
+        if first is not None:
+            found = int.from_bytes(first[_PAGE_SIZE])
+            found = 65536 if found == 1 else found
+            if found != self._size:
+                raise InvalidInputError(
+                    f"a database with pages of {found} bytes, in a volume with {self._size}",
+                    hint="copy it to a volume with pages of that size, or vacuum it to others",
+                )
+
+    def _undo(self) -> None:
+        """Take the right to write again: SQLite rolls back what it had us commit.
+
+        It does so if another database of the transaction could not be committed.
+        """
+        try:
+            self._begin()
+        except Exception as error:
+            raise self._told(error) from error
 
     def _changed(self, sight: Sight, pages: dict[int, bytes]) -> dict[int, bytes]:
         """The pages that are not as they were, or not known to be."""
@@ -494,3 +534,8 @@ def _moved(page: bytes, shift: int) -> bytes:
     for place in (_COUNTER, _VALID_FOR):
         moved[place] = ((int.from_bytes(moved[place]) + shift) & _WORD).to_bytes(4)
     return bytes(moved)
+
+
+def _without_wal(page: bytes) -> bytes:
+    """Page 1 of a copy of a database that has a WAL, and would not be opened here with one."""
+    return b"".join((page[:18], b"\1\1", page[20:]))

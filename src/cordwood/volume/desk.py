@@ -25,9 +25,10 @@ from typing import cast
 import msgspec
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import Code, CollectedError, StoreError
+from cordwood.base.errors import Code, CollectedError, CordwoodError, CorruptionError, StoreError
 from cordwood.journal import document
 from cordwood.journal.failures import told
+from cordwood.journal.frames import damage
 from cordwood.store.api import Buffer, ObjectStore
 from cordwood.store.disk import Disk
 from cordwood.volume.base import load
@@ -235,6 +236,11 @@ class Desk:
         ):
             await anext(waiting)
 
+    def tidy(self) -> None:
+        """Give back room that nothing needs any more; nobody is waited for."""
+        with suppress(OSError, CordwoodError):
+            self.local.reclaim()
+
     async def _waiting(self, lock: str, why: str) -> AsyncIterator[None]:
         """Wait a little with each step, and not for ever."""
         waited_s = 0.0
@@ -329,6 +335,11 @@ async def _begin(desk: Desk) -> None:
         return
     async with desk.remote_work():
         if not _has_begun(desk):
+            with desk.local.snapshot() as view:
+                if view.entry:
+                    path = f"{desk.folder}/{HEAD}"
+                    why = "it is missing, and there are commits that were made upon what it said"
+                    raise damage(path, 0, why)
             _settle_folders(desk.history.disk, desk.folder)
             newest = await desk.history.fetch(desk.log)
             await desk.publish(newest.lsn, newest.hash or NO_HASH, 0, newest.page_count)
@@ -357,7 +368,12 @@ def _client(history: History) -> str:
     """The directory's id, made when it is first needed; of two who make one, one counts."""
     disk, path = history.disk, os.path.join(history.directory, CLIENT)
     with told("open", path):
-        found = load(disk, path, CLIENT, Client)
+        try:
+            found = load(disk, path, CLIENT, Client)
+        except CorruptionError:  # who it was is of no use to anybody any more
+            found = None
+            with suppress(FileNotFoundError):
+                disk.unlink(path)
         if found is not None:
             return found.id
         make_folders(disk, history.directory)

@@ -210,7 +210,7 @@ class View:
         """
         local, old = self._local, self.state
         state = local.control.read()
-        is_next = (state.turn, state.entry) == (old.turn + 1, entry)
+        is_next = (state.turn, state.entry, state.epoch) == (old.turn + 1, entry, old.epoch)
         if not is_next or state.sequence != old.sequence or state.cuts_limit != old.cuts_limit:
             return False
         times = self._times

@@ -230,6 +230,7 @@ class Table:
 
     def undo(self, last: int) -> None:
         """Take back the entries behind `last`, which belong to a writer that died."""
+        self.look_anew()  # that one may have made it longer
         behind = self.entries[last + 1 :]
         pages = behind["page"]
         count = int(np.argmin(pages != 0)) if len(pages) and pages[-1] == 0 else len(pages)
@@ -241,6 +242,7 @@ class Table:
 
     def clear(self, last: int) -> None:
         """Forget all entries: the file is used anew."""
+        self.look_anew()  # others may have made it longer, and drained the file
         self.cells[self.entries["page"][1 : last + 1]] = 0
         self.entries[1 : last + 1] = np.zeros((), ENTRY_TYPE)
 
