@@ -91,6 +91,7 @@ def test_a_snapshot_follows_the_commit_that_was_made_upon_it(disk):
     view.close()
     for change in (
         lambda: commit(local, pages_of(3, 1), 4, cut=2),
+        lambda: local.begin(local.snapshot()).commit(pages_of(3, 2), 4, anew=True),
         lambda: (commit(other, pages_of(4, 1), 4), commit(local, pages_of(5, 1), 4))[1],
         lambda: (local.publish(1, bytes(32), 0, 2), commit(local, pages_of(6, 1), 4))[1],
         lambda: [commit(local, pages_of(n, 1, 2), 4) for n in range(7, 19)][-1],
