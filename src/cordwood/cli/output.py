@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -175,6 +176,20 @@ def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], 
     with progress.Progress(console=screen) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A draft to write to, which becomes the file at the end of the block; an error leaves none.
+
+    So a file that is there is complete, and one that was there before stays until then.
+    """
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def size(num_bytes: float) -> str:
