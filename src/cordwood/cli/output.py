@@ -35,7 +35,14 @@ def console() -> Console:
     """Where people read results. What draws for them is loaded when there is something to draw."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(highlight=False, soft_wrap=True)
+    class Screen(Console):
+        """A console whose reader may leave, as `head` does."""
+
+        def on_broken_pipe(self) -> None:
+            """As anything else that is printed: the command ends well."""
+            raise BrokenPipeError
+
+    return Screen(highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
