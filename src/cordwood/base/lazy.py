@@ -30,6 +30,8 @@ def lazily(module: str, name: str) -> Any:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
+        if "volume" in module.split("."):
+            extra = "sqlite"  # It brings all that a volume needs.
         raise StateError(
             f"{name} needs {error.name}", hint=f"pip install 'cordwood[{extra}]'"
         ) from error

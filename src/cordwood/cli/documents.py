@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.cli.output import print_json, text_of
-from cordwood.index.snapshot import Hit
+
+if TYPE_CHECKING:
+    from cordwood.index.snapshot import Hit  # It needs an extra, and topics say things too.
 
 BATCH = 4_096
 

@@ -19,14 +19,23 @@ from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
-from cordwood.cli.output import byte_progress, command, console, plain, print_json, size, text_of
+from cordwood.cli.output import (
+    byte_progress,
+    command,
+    console,
+    plain,
+    print_json,
+    size,
+    text_of,
+    whole_file,
+)
 from cordwood.cli.stream import stream
 from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
 from cordwood.log.chain.options import Protocol
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
-from cordwood.log.records import Record
+from cordwood.log.records import FULL_SCHEMA, Record
 from cordwood.sync import Log, scrub_log
 
 
@@ -169,7 +178,11 @@ def read(
     )
     with Log.from_url(url).reader(verify=not no_verify, pin=pinned) as reader:
         if output is not None:
-            count = _write_file(output, reader.read_arrow(start, limits, stream=stream))
+            if output.suffix not in {".parquet", ".jsonl"}:
+                raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
+            write = _write_lines if output.suffix == ".jsonl" else _write_parquet
+            with whole_file(output) as draft:
+                count = write(draft, reader.read_arrow(start, limits, stream=stream))
             if as_json:
                 print_json({"records": count, "output": str(output)})
             else:
@@ -340,43 +353,32 @@ def _print_record(record: Record, *, as_json: bool) -> None:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
 
 
-def _write_file(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
+def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
-    if output.suffix == ".jsonl":
-        with output.open("w", encoding="utf-8") as file:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    row["body"] = text_of(row["body"])
-                    if row.get("key") is not None:
-                        row["key"] = text_of(row["key"])
-                    if row.get("headers") is not None:
-                        row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
-                    file.write(msgspec.json.encode(row).decode() + "\n")
-                count += batch.num_rows
-        return count
-    if output.suffix != ".parquet":
-        raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
-    writer: pq.ParquetWriter | None = None
-    try:
+    with output.open("w", encoding="utf-8") as file:
         for batch in batches:
-            rows = _full(batch)
-            writer = writer or pq.ParquetWriter(output, rows.schema)
-            writer.write_table(rows)
-            count += rows.num_rows
-        if writer is None:
-            pq.write_table(_full(None), output)
-    finally:
-        if writer is not None:
-            writer.close()
+            for row in batch.to_pylist():
+                row["body"] = text_of(row["body"])
+                if row.get("key") is not None:
+                    row["key"] = text_of(row["key"])
+                if row.get("headers") is not None:
+                    row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
+                file.write(msgspec.json.encode(row).decode() + "\n")
+            count += batch.num_rows
     return count
 
 
-def _full(batch: pa.RecordBatch | None) -> pa.Table:
-    """A batch with all six columns, so that one file can hold plain and full fragments."""
-    from cordwood.log.records import FULL_SCHEMA  # noqa: PLC0415 - only this command needs it
+def _write_parquet(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
+    count = 0
+    with pq.ParquetWriter(output, FULL_SCHEMA) as writer:
+        for batch in batches:
+            writer.write_table(_full(batch))
+            count += batch.num_rows
+    return count
 
-    if batch is None:
-        return FULL_SCHEMA.empty_table()
+
+def _full(batch: pa.RecordBatch) -> pa.Table:
+    """A batch with all six columns, so that one file can hold plain and full fragments."""
     columns = [
         batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
         for f in FULL_SCHEMA

@@ -53,9 +53,10 @@ class _Commands(click.Group):
         except click.ClickException as error:
             _tell(error, as_json="--json" in words)
         except click.Abort as error:
-            is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
-            click.echo("cordwood: stopped, nothing was done", err=True)
-            sys.exit(STOPPED if is_stopped else 1)
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                sys.exit(STOPPED)
+            click.echo("cordwood: nothing was done", err=True)
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -34,7 +35,14 @@ def console() -> Console:
     """Where people read results. What draws for them is loaded when there is something to draw."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(highlight=False, soft_wrap=True)
+    class Screen(Console):
+        """A console whose reader may leave, as `head` does."""
+
+        def on_broken_pipe(self) -> None:
+            """As anything else that is printed: the command ends well."""
+            raise BrokenPipeError
+
+    return Screen(highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -175,6 +183,20 @@ def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], 
     with progress.Progress(console=screen) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A draft to write to, which becomes the file at the end of the block; an error leaves none.
+
+    So a file that is there is complete, and one that was there before stays until then.
+    """
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def size(num_bytes: float) -> str:

@@ -22,10 +22,11 @@ def main() -> None:
 
         whole()
     except KeyboardInterrupt:  # While it was being loaded.
-        sys.exit(STOPPED)
+        _end(STOPPED)
     except SystemExit as ended:
-        if ended.code == STOPPED and "obstore" in sys.modules:
-            # Its threads may be in the middle of requests, and would not survive the interpreter.
+        if ended.code == STOPPED:
+            # Threads may be in the middle of something, and would complain of an interpreter that
+            # is being taken apart, or take it down with them.
             _end(STOPPED)
         raise
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rich.table import Table as Drawing
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import command, console, print_json, size, text_of
+from cordwood.cli.output import command, console, print_json, size, text_of, whole_file
 from cordwood.pipeline.columns import SCHEMA
 from cordwood.sync import Table
 
@@ -60,7 +60,7 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
     if output is not None:
         if output.suffix != ".parquet" or limit is not None:
             raise InvalidInputError(f"{output}: a .parquet file gets all rows")
-        with pq.ParquetWriter(output, SCHEMA) as writer:
+        with whole_file(output) as draft, pq.ParquetWriter(draft, SCHEMA) as writer:
             count = 0
             for part in named.scan():
                 writer.write_table(part)

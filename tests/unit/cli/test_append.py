@@ -377,3 +377,14 @@ def test_the_reader_of_the_output_leaves(run, url):
             assert process.stdout.readline()
             process.stdout.close()
             assert (b"", 0) == (process.stderr.read(), process.wait(PATIENCE_S))
+
+
+@pytest.mark.parametrize("words", [["show"], ["cursor", "list"], ["read"]])
+def test_nobody_reads_the_output(run, url, words):
+    """The reader was gone before the first word: tables end as quietly as lines do."""
+    run("log", "append", url, "--create", stdin="a\n")
+    read, write = os.pipe()
+    os.close(read)
+    with start("log", *words, url, stdout=write, stderr=subprocess.PIPE) as process:
+        os.close(write)
+        assert (b"", 0) == (process.stderr.read(), process.wait(PATIENCE_S))

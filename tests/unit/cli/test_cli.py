@@ -122,6 +122,19 @@ def test_a_file_that_cannot_be_written_is_told_in_a_line(run, url, tmp_path):
         assert name in said
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
+def test_a_file_is_written_whole_or_not_at_all(run, url, tmp_path, name):
+    """If a later fragment is damaged there is no half of a file, and an older one stays."""
+    for line in ("a\n", "b\n"):
+        run("log", "append", url, "--create", stdin=line)
+    fragments = sorted((tmp_path / "wood" / "orders").glob("log/*/*.parquet"))
+    fragments[-1].write_bytes(b"not a fragment")
+    (tmp_path / name).write_text("older")
+    assert "damaged" in run("log", "read", url, "-o", tmp_path / name, code=1)
+    assert "older" == (tmp_path / name).read_text()
+    assert [] == list(tmp_path.glob("*.tmp"))
+
+
 def test_scrub_names_the_damage(run, url, tmp_path):
     """A damaged fragment makes the exit code 1 and is named."""
     run("log", "append", url, "--create", stdin="abc\n")

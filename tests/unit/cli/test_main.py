@@ -102,6 +102,23 @@ def test_packages_are_there_with_the_first_import(name):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_topics_need_no_extra():
+    """They come with the base install; a volume names the extra that brings all it needs."""
+    code = """
+import sys
+for name in "pyroaring ducer scipy google_crc32c apsw zstandard pyspark numba".split():
+    sys.modules[name] = None
+import cordwood, cordwood.cli.topic, cordwood.sync.topics
+try:
+    cordwood.Volume
+except cordwood.StateError as error:
+    assert "cordwood[sqlite]" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_spark_without_pyspark_says_what_to_install():
     """The error names the extra."""
     code = """
