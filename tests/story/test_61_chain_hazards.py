@@ -359,6 +359,35 @@ async def test_uploads_stay_after_a_rebuild(log, bucket, time):
     assert staged.path in await bucket.keys()
 
 
+# Bulk commits.
+
+
+async def test_a_commit_in_doubt_is_not_denied(log, memory, over):
+    """Its manifest may still arrive where it was sent, so nobody says that nothing was written."""
+    await log.create()
+    token = cordwood.Token("job")
+    lost = []
+
+    async def lose(call, key, data, mode):
+        if names.manifest_index(key.removeprefix("orders/")) == 1 and not lost:
+            lost.append(call)
+            raise UncertainError("no answer")
+        if lost and key == "orders/gc/CLOCK":
+            raise StoreError("the store is down", transient=True)
+        return await call()
+
+    shaky = cordwood.Log(over(Hooked(memory, put=lose)), "orders")
+    staged = await shaky.stage(pa.table({"body": [b"once"]}), token)
+    with pytest.raises(UncertainError, match="may have taken effect"):
+        await shaky.commit([staged], token)
+    await lost[0]()
+    assert (1, False) == _told(await log.commit([staged], token))
+
+
+def _told(committed):
+    return committed.offset, committed.is_new
+
+
 # Names that were used before.
 
 
