@@ -15,9 +15,10 @@ still rolls the transaction back. So that is where it is committed, and no journ
 recover: a process that dies leaves a commit or nothing.
 
 SQLite keeps pages in memory as long as bytes 24 to 39 of page 1 stay the same: a counter of changes
-and the page count. A pull, a reset or a checkout may bring other pages with the same counter. So
-what SQLite reads as the counter is moved by a number that changes with each of them, and moved back
-when page 1 is written: within a line of local commits it goes up by one, as SQLite expects.
+and the page count. So it keeps what it knows of tables as long as the version of the schema does. A
+pull, a reset, a restore or a checkout may bring other pages and other tables with the same numbers.
+So what SQLite reads as these is moved by a number that changes with each of them, and moved back
+when page 1 is written: within a line of local commits they go up by one, as SQLite expects.
 
 Page counts: SQLite cuts its file off after the commit. That would be too late: the count is taken
 from page 1 as it is committed.
@@ -53,6 +54,7 @@ NONE, SHARED, RESERVED = 0, 1, 2
 _PAGE_SIZE = slice(16, 18)
 _COUNTER = slice(24, 28)
 _COUNT = slice(28, 32)
+_SCHEMA = slice(40, 44)
 _VERSIONS, _WITH_WAL = slice(18, 20), b"\2\2"
 _VALID_FOR = slice(92, 96)
 _WORD = 0xFFFFFFFF
@@ -128,7 +130,7 @@ class Database:
         self._is_failed = False
         """Whether a commit failed: what SQLite writes to undo it is there already."""
         self._shift = 0
-        """What is added to the counter of changes."""
+        """What is added to the counter of changes, and to the version of the schema."""
         self._checkouts = 0
         self._head: tuple[object, bytes] | None = None
         """Page 1 as SQLite saw it last, and of which state."""
@@ -356,7 +358,10 @@ class Database:
             sight = self._newest() if fixed is None else Sight(None, fixed)
             epoch = 0 if sight.view is None else sight.view.epoch
             self._memo = {}
-            self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+            shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+            shift = shift if sight.num_pages else 0  # the first numbers are SQLite's own
+            if shift != self._shift:
+                self._shift, self._head = shift, None
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
 
@@ -504,12 +509,14 @@ class _Held:
 
 
 def _moved(page: bytes, shift: int) -> bytes:
-    """Page 1 with both of its counters of changes moved."""
+    """Page 1 with both of its counters of changes, and the version of the schema, moved."""
     if not shift:
         return page
-    counter = (int.from_bytes(page[_COUNTER]) + shift) & _WORD
-    valid_for = (int.from_bytes(page[_VALID_FOR]) + shift) & _WORD
-    return b"".join((page[:24], counter.to_bytes(4), page[28:92], valid_for.to_bytes(4), page[96:]))
+    counter, schema, valid_for = (
+        ((int.from_bytes(page[place]) + shift) & _WORD).to_bytes(4)
+        for place in (_COUNTER, _SCHEMA, _VALID_FOR)
+    )
+    return b"".join((page[:24], counter, page[28:40], schema, page[44:92], valid_for, page[96:]))
 
 
 def _without_wal(page: bytes) -> bytes:
