@@ -15,9 +15,10 @@ still rolls the transaction back. So that is where it is committed, and no journ
 recover: a process that dies leaves a commit or nothing.
 
 SQLite keeps pages in memory as long as bytes 24 to 39 of page 1 stay the same: a counter of changes
-and the page count. A pull, a reset or a checkout may bring other pages with the same counter. So
-what SQLite reads as the counter is moved by a number that changes with each of them, and moved back
-when page 1 is written: within a line of local commits it goes up by one, as SQLite expects.
+and the page count. So it keeps what it knows of tables as long as the version of the schema does. A
+pull, a reset, a restore or a checkout may bring other pages and other tables with the same numbers.
+So what SQLite reads as these is moved by a number that changes with each of them, and moved back
+when page 1 is written: within a line of local commits they go up by one, as SQLite expects.
 
 Page counts: SQLite cuts its file off after the commit. That would be too late: the count is taken
 from page 1 as it is committed.
@@ -53,6 +54,7 @@ NONE, SHARED, RESERVED = 0, 1, 2
 _PAGE_SIZE = slice(16, 18)
 _COUNTER = slice(24, 28)
 _COUNT = slice(28, 32)
+_SCHEMA = slice(40, 44)
 _VERSIONS, _WITH_WAL = slice(18, 20), b"\2\2"
 _VALID_FOR = slice(92, 96)
 _WORD = 0xFFFFFFFF
@@ -134,7 +136,7 @@ class Database:
         self._is_failed = False
         """Whether a commit failed: what SQLite writes to undo it is there already."""
         self._shift = 0
-        """What is added to the counter of changes."""
+        """What is added to the counter of changes, and to the version of the schema."""
         self._checkouts = 0
         self._head: tuple[object, bytes] | None = None
         """Page 1 as SQLite saw it last, and of which state."""
@@ -165,7 +167,7 @@ class Database:
             if sight is not None:
                 self._sight = None
                 if self._committed is not None:
-                    self._learn()
+                    self._learn(sight)
                     self._committed = None
                 self._is_failed = False
                 if self._pages:
@@ -366,11 +368,13 @@ class Database:
                 assert sight.view is not None
                 self._head = sight.view.state, learned[1]
             else:
-                fixed = self._fixed
-                sight = self._newest() if fixed is None else Sight(None, fixed)
-                epoch = 0 if sight.view is None else sight.view.epoch
                 self._memo = {}
-                self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+                sight = self._newest() if self._fixed is None else Sight(None, self._fixed)
+                epoch = 0 if sight.view is None else sight.view.epoch
+                shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+                shift = shift if sight.num_pages else 0  # the first numbers are SQLite's own
+                if shift != self._shift:
+                    self._shift, self._head = shift, None
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
 
@@ -414,12 +418,13 @@ class Database:
         sight.close()
         return newer
 
-    def _learn(self) -> None:
+    def _learn(self, sight: Sight) -> None:
         """Remember what was committed: unless others commit too, the next snapshot is just that."""
         pages, memo = self._pages, self._memo
         assert self._committed is not None
         self._learned = None
-        if 1 in pages and len(memo) + len(pages) <= self._memo_max:
+        # From the first commit of all on, numbers are moved: that one is not followed.
+        if sight.num_pages and 1 in pages and len(memo) + len(pages) <= self._memo_max:
             memo.update(pages)
             self._learned = self._committed, self._first
 
@@ -527,11 +532,11 @@ class _Held:
 
 
 def _moved(page: bytes, shift: int) -> bytes:
-    """Page 1 with both of its counters of changes moved."""
+    """Page 1 with both of its counters of changes, and the version of the schema, moved."""
     if not shift:
         return page
     moved = bytearray(page)
-    for place in (_COUNTER, _VALID_FOR):
+    for place in (_COUNTER, _SCHEMA, _VALID_FOR):
         moved[place] = ((int.from_bytes(moved[place]) + shift) & _WORD).to_bytes(4)
     return bytes(moved)
 

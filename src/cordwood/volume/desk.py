@@ -114,7 +114,15 @@ class Sight:
 class Desk:
     """One log of a volume, open in one process."""
 
-    def __init__(self, name: str, manifest: Manifest, local: Local, history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        manifest: Manifest,
+        local: Local,
+        history: History,
+        *,
+        durable_cache: bool = False,
+    ) -> None:
         """Made by `open_desk`."""
         self.name = name
         self.log = manifest.log
@@ -122,7 +130,7 @@ class Desk:
         self.local = local
         self.history = history
         self.remote = history.remote
-        self.cache = PackCache(self.remote, history.directory, history.disk)
+        self.cache = PackCache(self.remote, history.directory, history.disk, durable=durable_cache)
         self.client = _client(history)
         self._published: PageReader | None = None
         self._changes = -1
@@ -292,6 +300,7 @@ async def open_desk(
     entropy: Entropy,
     disk: Disk | None = None,
     switch_pages: int = 1000,
+    durable_cache: bool = False,
 ) -> Desk:
     """Open a volume. Without a request if the directory knows it; else a few.
 
@@ -317,7 +326,7 @@ async def open_desk(
         entropy=entropy,
         switch_pages=switch_pages,
     )
-    desk = Desk(name, manifest, local, history)
+    desk = Desk(name, manifest, local, history, durable_cache=durable_cache)
     try:
         await _begin(desk)
     except BaseException:

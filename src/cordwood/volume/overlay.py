@@ -164,10 +164,8 @@ class View:
         """The pages that are not published, in their order, and the entry of each."""
         if self._lock is None or not self._local.locks.is_open:
             raise self._closed()
-        words = np.frombuffer(self._map, np.uint64)[::2]
-        unpushed = np.flatnonzero(words > self.watermark)
-        pages = [(unpushed + 1).astype(np.uint32)]
-        entries = [words[unpushed]]
+        drained, last = self._local.base.newer(self._map, self.watermark)
+        pages, entries = [drained], [last]
         if self._idle is not None:
             found, numbers = self._idle.newest(self._idle_last)
             pages.append(found)

@@ -147,13 +147,7 @@ async def _target(database: Database, value: str | None) -> tuple[Volume, Desk, 
     try:
         lsn_or_time(value, 0)
     except InvalidInputError:
-        other = Volume(
-            volume.store,
-            value,
-            directory=volume.directory,
-            clock=volume.clock,
-            entropy=volume.entropy,
-        )
+        other = volume.named(value)
         return other, await other.desk(), None
     return volume, desk, await version_at(volume, value)
 

@@ -210,16 +210,7 @@ async def _opened(
     volume: Volume, branch: str | None, at: Moment | None, create: bool, page_size: int
 ) -> _Opened:
     """A volume or a branch, open; made if it is not there and may be."""
-    if branch is not None and branch != volume.name:
-        wanted = Volume(
-            volume.store,
-            branch,
-            directory=volume.directory,
-            clock=volume.clock,
-            entropy=volume.entropy,
-        )
-    else:
-        wanted = volume
+    wanted = volume.named(branch) if branch is not None and branch != volume.name else volume
     try:
         desk = await wanted.desk()
     except NotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import contextmanager
 
@@ -68,6 +69,13 @@ def test_a_file_comes_in_and_goes_out(run, url, file, tmp_path):
     assert "is there already" in run("volume", "export", url, "now.db", code=1)
     assert "no directory" in run("volume", "export", url, "none/now.db", code=1)
     assert "wrote" in run("volume", "export", url, "now.db", "--force")
+
+
+def test_an_export_does_not_take_the_place_of_what_is_no_file(run, url, tmp_path):
+    """A device or a pipe stays what it is, though it is asked for by force."""
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file" in run("volume", "export", url, tmp_path / "pipe", "--force", code=1)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_imports_that_cannot_be(run, url, file, tmp_path, monkeypatch):

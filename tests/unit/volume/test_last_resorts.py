@@ -18,6 +18,8 @@ from cordwood.base.errors import (
 from cordwood.store.disk import Disk
 from cordwood.testing.faults import Fault, FaultyStore
 from cordwood.testing.hooked import Hooked
+from cordwood.volume.cache import _SparseFile
+from cordwood.volume.volume import Volume
 
 DAY_S = 86_400
 
@@ -161,3 +163,19 @@ async def test_what_is_published_frees_its_room(world):
     assert "5/1" == (await seen(volume))[0]
     shutil.rmtree(os.path.join((await volume.desk()).folder, "segments"))
     assert "5/1499" == (await seen(volume))[-1]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_pages_that_were_fetched_are_synced_if_that_is_asked_for(world, durable, monkeypatch):
+    """Whoever goes offline may want them after a power cut as well."""
+    await world.made("a", versions=2)
+    synced = []
+    monkeypatch.setattr(_SparseFile, "sync", lambda file: synced.append(file.is_usable))
+    volume = Volume(
+        world.store, "app", directory=world.folder / "b", durable_cache=durable, clock=world.clock
+    )
+    await volume.hydrate()
+    branch = await volume.branch("trial")
+    assert durable == branch.durable_cache
+    assert durable == bool(synced)
+    await volume.close()

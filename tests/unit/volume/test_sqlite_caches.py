@@ -76,6 +76,56 @@ def test_pages_written_below_sqlite(connect, tmp_path, store):
     assert "else" == seen(one)
 
 
+def test_other_tables_by_as_many_changes(connect):
+    """Two branches, each with a table that the other has not: the schema's version is the same."""
+    one, other = connect(), connect()
+    one.execute("create table t (x); insert into t values ('both')")
+    one.execute("pragma cordwood_push")
+    one.execute("pragma cordwood_branch('trial')")
+    one.execute("create table mine (x); insert into mine values ('mine')")
+    one.execute("pragma cordwood_push")
+    assert "mine" == other.execute("select x from mine").get
+    other.execute("pragma cordwood_checkout('trial')")
+    other.execute("create table theirs (x); insert into theirs values ('theirs')")
+    other.execute("pragma cordwood_push")
+    for connection in (one, other):
+        connection.execute("pragma cordwood_checkout('app')")
+        assert "mine" == connection.execute("select x from mine").get
+        connection.execute("pragma cordwood_checkout('trial')")
+        with pytest.raises(apsw.SQLError, match="no such table: mine"):
+            connection.execute("insert into mine values ('lost')")
+        assert "theirs" == connection.execute("select x from theirs").get
+        assert whole(connection)
+
+
+def test_a_reset_to_other_tables(connect):
+    """What was made here is given up, and something else is made: a connection that slept sees."""
+    one, other = connect(), connect()
+    one.execute("create table t (x)")
+    one.execute("pragma cordwood_push")
+    one.execute("create table mine (x); insert into mine values ('mine')")
+    assert "mine" == other.execute("select x from mine").get
+    one.execute("pragma cordwood_reset")
+    one.execute("create table theirs (x); insert into theirs values ('theirs')")
+    with pytest.raises(apsw.SQLError, match="no such table: mine"):
+        other.execute("insert into mine values ('lost')")
+    assert ["theirs"] == [row[0] for row in one.execute("select x from theirs")]
+
+
+def test_a_database_has_its_own_numbers(connect, tmp_path, store):
+    """What is stored is what SQLite would have stored in a file, however often it was moved."""
+    one, plain = connect(), sqlite.plain(tmp_path / "plain.db")
+    statements = ["create table t (x)", "insert into t values (1)", "create index i on t (x)"]
+    for number, statement in enumerate(statements):
+        for connection in (one, plain):
+            connection.execute(statement)
+        one.execute("pragma cordwood_push")
+        one.execute("pragma cordwood_reset")
+        with sync.Volume(store, "app", directory=tmp_path / "here") as volume:
+            stored = volume.snapshot().read(1)
+        assert stored[:96] == (tmp_path / "plain.db").read_bytes()[:96], number
+
+
 def test_a_transaction_over_two_volumes_of_which_one_fails(connect, store, tmp_path, monkeypatch):
     """What was committed to the first is taken back, and who saw it sees that."""
     one, witness = connect(), connect()

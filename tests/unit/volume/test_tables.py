@@ -101,3 +101,25 @@ def test_a_reader_that_comes_while_a_switch_is_cut_off(handles):
         assert page_of(40, 1) == view.read(40)
         assert page_of(1, 2) == view.read(1)
     assert [need(1, full=True)] == begun
+
+
+def test_pages_of_the_highest_numbers(handles, monkeypatch):
+    """All between them are holes, and are passed over: the map alone would be 64 GiB long."""
+    local, other = handles
+    last = (1 << 32) - 1
+    for version in range(1, 4):
+        commit(local, {n: page_of(n, version) for n in (1, 1 << 31, last)}, last)
+        commit(local, pages_from(2, version, 8), last)
+    while local.control.drained < local.control.read().sequence:
+        assert local.drain()
+    looks, file = [], other.base._map_file
+    found = file.written_from
+    monkeypatch.setattr(file, "written_from", lambda at: looks.append(at) or found(at))
+    with other.snapshot() as view:
+        assert [*range(1, 10), 1 << 31, last] == view.overlay()[0].tolist()
+        assert [page_of(n, 3) for n in (1, 1 << 31, last)] == [
+            view.read(n) for n in (1, 1 << 31, last)
+        ]
+        assert view.read(7) == page_of(7, 3)
+        assert view.read(10) is None
+    assert 3 <= len(looks) <= 5
