@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from volume_flavours import World, seen, write
+from volume_flavours import PAGE, World, seen, write
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import (
@@ -14,6 +14,7 @@ from cordwood.base.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    StoreError,
 )
 from cordwood.store.disk import Disk
 from cordwood.testing.faults import Fault, FaultyStore
@@ -179,3 +180,29 @@ async def test_pages_that_were_fetched_are_synced_if_that_is_asked_for(world, du
     assert durable == branch.durable_cache
     assert durable == bool(synced)
     await volume.close()
+
+
+async def test_a_name_whose_log_went_before_it_was_ever_opened_here(world):
+    """The name was looked up, then moved, and its log removed: it is looked up again."""
+    volume = await world.made("a", versions=1)
+    hooked = Hooked(world.back)
+    other = world.at("b", store=hooked)
+
+    async def gone(call, key):
+        if key.endswith("/manifest"):
+            raise StoreError("no answer", operation="get", key=key)
+        return await call()
+
+    hooked.hooks["get"] = gone
+    with pytest.raises(StoreError):
+        await other.snapshot()
+    hooked.hooks.clear()
+    await volume.delete()
+    for _ in range(3):
+        world.clock.pass_s(2 * DAY_S)
+        await volume.collect(keep_s=0)
+    again = world.at("c")
+    await again.create(page_size=PAGE)
+    await write(again, {1: "again"})
+    await again.push()
+    assert ["again"] == await seen(other)
