@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import pytest
 from volume_flavours import PAGE, World, seen, write
 
@@ -17,9 +18,13 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.store.disk import Disk
+from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.faults import Fault, FaultyStore
 from cordwood.testing.hooked import Hooked
+from cordwood.testing.volumemodel import PAGE_BYTES, commit, page_of
 from cordwood.volume.cache import _SparseFile
+from cordwood.volume.local import Local
+from cordwood.volume.recovery import is_ahead
 from cordwood.volume.volume import Volume
 
 DAY_S = 86_400
@@ -206,3 +211,30 @@ async def test_a_name_whose_log_went_before_it_was_ever_opened_here(world):
     await write(again, {1: "again"})
     await again.push()
     assert ["again"] == await seen(other)
+
+
+def test_a_look_says_what_an_open_volume_would():
+    """Whatever was committed, drained, published and discarded, and by whom."""
+    chance = np.random.default_rng(7)
+    disk = CrashDisk()
+    disk.mkdir("/v")
+    local = Local.open("/v/log", PAGE_BYTES, disk=disk, switch_pages=4)
+    answers = set()
+    for number in range(150):
+        with local.snapshot() as view:
+            entry, count = view.entry, view.page_count
+        what = chance.integers(6)
+        if what < 3:
+            commit(local, {int(chance.integers(1, 9)): page_of(1, number)}, 9)
+        elif what == 3:
+            local.publish(number, bytes(32), entry, count, own=True)
+        elif what == 4:
+            local.drain()
+            local.reclaim()
+        else:
+            local.close()
+            local = Local.open("/v/log", PAGE_BYTES, disk=disk, switch_pages=4)
+        with local.snapshot() as view:
+            assert (view.unpushed > 0) == is_ahead(disk, "/v/log"), number
+            answers.add(view.unpushed > 0)
+    assert {True, False} == answers
