@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -314,17 +314,23 @@ class Volume:
         """Take the name away; a collection removes the log once no name and no branch needs it.
 
         Raises:
+            NotFoundError: there is no such name, in the store or here.
             StateError: the name means another volume than this directory knows by it.
         """
         remote = Remote(self.store, self.clock, self.entropy)
         history = History(remote, self.directory)
         known = history.tag(self.name)
-        with suppress(NotFoundError):
-            if known is not None and (await remote.get_tag(self.name)).tag.log != known.log:
-                raise StateError(
-                    f"{self.name!r} means another volume now: its tag was moved",
-                    hint="follow it first, if that one is to lose its name",
-                )
+        try:
+            is_moved = (await remote.get_tag(self.name)).tag.log != (known and known.log)
+        except NotFoundError:
+            if known is None:
+                raise
+            is_moved = False  # somebody was first; here it is still known
+        if known is not None and is_moved:
+            raise StateError(
+                f"{self.name!r} means another volume now: its tag was moved",
+                hint="follow it first, if that one is to lose its name",
+            )
         await delete_tag(remote, self.name)
         await self.close()
         history.drop_tag(self.name)
