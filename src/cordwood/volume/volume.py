@@ -18,6 +18,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     ContendedError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
     StateError,
 )
@@ -339,6 +340,9 @@ class Volume:
         """Make what is seen here an older version, by a local commit; how many pages changed.
 
         `push` publishes it. To keep both, `branch(name, at=…)` instead.
+
+        Raises:
+            LimitError: more pages differ than one transaction may have; a branch has no limit.
         """
         desk = await self.desk()
         lsn = await self._lsn(at)
@@ -346,6 +350,11 @@ class Volume:
         try:
             changed = await operations.restore(desk, lsn, draft)
             await draft.finish()
+        except LimitError as error:
+            raise LimitError(
+                f"to restore LSN {lsn} changes too many pages for one transaction",
+                hint=f"make a branch of it (branch with at={lsn}) and go on with that",
+            ) from error
         finally:
             draft.rollback()
         return changed

@@ -14,6 +14,7 @@ from cordwood.base.errors import (
     CordwoodError,
     CorruptionError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
     StoreError,
 )
@@ -22,6 +23,7 @@ from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.faults import Fault, FaultyStore
 from cordwood.testing.hooked import Hooked
 from cordwood.testing.volumemodel import PAGE_BYTES, commit, page_of
+from cordwood.volume import writing
 from cordwood.volume.cache import _SparseFile
 from cordwood.volume.local import Local
 from cordwood.volume.recovery import is_ahead
@@ -238,3 +240,20 @@ def test_a_look_says_what_an_open_volume_would():
             assert (view.unpushed > 0) == is_ahead(disk, "/v/log"), number
             answers.add(view.unpushed > 0)
     assert {True, False} == answers
+
+
+async def test_a_restore_that_is_too_large_says_what_to_do(world, monkeypatch):
+    """It is refused before it fills the memory; nothing has changed, and a branch can be made."""
+    volume = await world.made(versions=1)
+    await write(volume, {n: f"old {n}" for n in range(1, 9)})
+    await volume.push()
+    await write(volume, {n: f"new {n}" for n in range(1, 9)})
+    await volume.push()
+    monkeypatch.setattr(writing, "TRANSACTION_BYTES_MAX", 5 * PAGE)
+    with pytest.raises(LimitError, match="branch"):
+        await volume.restore(2)
+    with pytest.raises(LimitError, match="6 pages"):
+        await write(volume, dict.fromkeys(range(1, 9), "more"))
+    assert "new 1" == (await seen(volume))[0]
+    await volume.branch("old", 2)
+    assert "old 8" == (await seen(world.at("a", "old")))[7]
