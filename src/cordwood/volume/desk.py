@@ -25,7 +25,14 @@ from typing import cast
 import msgspec
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import Code, CollectedError, CordwoodError, CorruptionError, StoreError
+from cordwood.base.errors import (
+    Code,
+    CollectedError,
+    CordwoodError,
+    CorruptionError,
+    NotFoundError,
+    StoreError,
+)
 from cordwood.journal import document
 from cordwood.journal.failures import told
 from cordwood.journal.frames import damage
@@ -317,7 +324,12 @@ async def open_desk(
     try:
         manifest = history.manifest(tag.log)
     except Absent:
-        manifest = await history.refresh(tag.log)
+        try:
+            manifest = await history.refresh(tag.log)
+        except NotFoundError:
+            # The name was looked up before, and the log is gone since, without ever being here.
+            tag = await look_up(history, name)
+            manifest = await history.refresh(tag.log)
     local = Local.open(
         history.folder(tag.log),
         manifest.page_size,

@@ -55,7 +55,8 @@ class Locks:
         self._folder = folder
         self._entropy = entropy
         self._wait_s = wait_s
-        self._mutex = threading.Lock()
+        # Its holder may take it again: a snapshot that is thrown away meanwhile lets go.
+        self._mutex = threading.RLock()
         self._held = dict.fromkeys(NAMES, 0)
         """How many of this handle share each; -1 for one who is alone."""
         self._files: dict[str, File] = {}
@@ -155,7 +156,7 @@ class Locks:
     def forget(self) -> None:
         """In a forked child: close the copies, which leaves the locks to the parent."""
         self.is_forked, self.is_open = True, False
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         for file in self._files.values():
             file.close()
 

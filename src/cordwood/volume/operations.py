@@ -24,19 +24,15 @@ from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.format import Manifest, Tag
 from cordwood.volume.history import History
 from cordwood.volume.ids import is_id
-from cordwood.volume.local import Local
 from cordwood.volume.overlay import View
 from cordwood.volume.pull import give_way
 from cordwood.volume.push import check_message, has_pending, prepare, resolve, settle
 from cordwood.volume.reader import BATCH_BYTES, PageReader
-from cordwood.volume.recovery import WAL
+from cordwood.volume.recovery import WAL, is_ahead
 from cordwood.volume.remote import LoadedTag
-from cordwood.volume.snapshot import Absent, changed_pages
+from cordwood.volume.snapshot import changed_pages
 from cordwood.volume.tags import set_tag
 from cordwood.volume.transaction import Draft
-
-_LOOK_WAIT_S = 1.0
-"""So long a look at another volume of the directory waits for who recovers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,15 +254,9 @@ def _ahead_elsewhere(desk: Desk) -> tuple[str, ...]:
         if kind != "folder" or log == desk.log or not is_id(log) or not _has_wal(history, log):
             continue
         try:
-            page_size = history.manifest(log).page_size
-            opened = Local.open(
-                history.folder(log), page_size, disk=history.disk, lock_wait_s=_LOOK_WAIT_S
-            )
-            with opened, opened.snapshot() as view:
-                is_ahead = view.unpushed > 0
-        except (Absent, CordwoodError):
-            is_ahead = True
-        if is_ahead:
+            if is_ahead(history.disk, history.folder(log)):
+                found.append(log)
+        except (OSError, CordwoodError):
             found.append(log)
     return tuple(found)
 

@@ -12,13 +12,13 @@ if it says that a sync failed, the last frame is written once more.) The documen
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 import numpy as np
 
 from cordwood.base.clock import Entropy
-from cordwood.journal import document, pair
+from cordwood.journal import document, frames, pair
 from cordwood.journal.frames import Frame
 from cordwood.store.disk import Disk
 from cordwood.volume import change
@@ -70,6 +70,35 @@ def rebuild(disk: Disk, folder: str, page_bytes: int, entropy: Entropy) -> None:
         disk.fsync_dir(path)
     control.make(state, drained)
     control.close()
+
+
+def is_ahead(disk: Disk, folder: str) -> bool:
+    """Whether a directory has commits that are not published, or may have.
+
+    Only looks: others may be using it, and nothing is recovered.
+
+    Raises:
+        CorruptionError: a document is damaged.
+        OSError: the disk failed.
+    """
+    head = load(disk, f"{folder}/{HEAD}", HEAD, Head) or Head()
+    drained = load(disk, f"{folder}/{WAL}/{DRAINED}", DRAINED, Drained) or Drained()
+    last = max(head.entry, drained.entry)
+    for number in (0, 1):
+        path = f"{folder}/{WAL}/{pair.name_of(number)}"
+        with suppress(FileNotFoundError), closing(disk.open(path, write=False)) as file:
+            found = pair.head_of(file.read(0, pair.FRAMES_AT), path)
+            if found is None:
+                if file.stat().size_bytes:
+                    return True
+                continue
+            tail = found.start
+            for frame in frames.whole_from(file, tail):
+                tail = frames.behind(found.salt, frame)
+            last = max(last, tail.number - 1)
+            if next(frames.whole_after(file, tail), None) is not None:
+                return True
+    return last > head.watermark
 
 
 class _Rebuilding:

@@ -370,7 +370,8 @@ def _told(error: Exception, other: type[Exception] = apsw.IOError) -> Exception:
     if isinstance(error, apsw.Error):
         return error
     kind: type[Exception] = other
-    if isinstance(error, ContendedError):
+    is_waiting = isinstance(error, StoreError) and error.operation == "lock"
+    if isinstance(error, ContendedError) or is_waiting:
         kind = apsw.BusyError
     elif isinstance(error, ReadOnlyVolumeError):
         kind = apsw.ReadOnlyError

@@ -41,10 +41,14 @@ class Draft:
 
         Raises:
             InvalidInputError: there is no such page, or it is of another size.
+            LimitError: the transaction is too large for the memory.
         """
         self._check()
         _check_number(page, 1, "page")
-        self._pages[page] = _checked_page(page, data, self._desk.page_size)
+        size = self._desk.page_size
+        if len(self._pages) * size >= writing.TRANSACTION_BYTES_MAX and page not in self._pages:
+            raise writing.too_large(len(self._pages) + 1, size)
+        self._pages[page] = _checked_page(page, data, size)
         self.num_pages = max(self.num_pages, page)
 
     def truncate(self, num_pages: int) -> None:

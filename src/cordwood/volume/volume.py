@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,7 @@ from cordwood.base.errors import (
     AlreadyExistsError,
     ContendedError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
     StateError,
 )
@@ -314,17 +315,23 @@ class Volume:
         """Take the name away; a collection removes the log once no name and no branch needs it.
 
         Raises:
+            NotFoundError: there is no such name, in the store or here.
             StateError: the name means another volume than this directory knows by it.
         """
         remote = Remote(self.store, self.clock, self.entropy)
         history = History(remote, self.directory)
         known = history.tag(self.name)
-        with suppress(NotFoundError):
-            if known is not None and (await remote.get_tag(self.name)).tag.log != known.log:
-                raise StateError(
-                    f"{self.name!r} means another volume now: its tag was moved",
-                    hint="follow it first, if that one is to lose its name",
-                )
+        try:
+            is_moved = (await remote.get_tag(self.name)).tag.log != (known and known.log)
+        except NotFoundError:
+            if known is None:
+                raise
+            is_moved = False  # somebody was first; here it is still known
+        if known is not None and is_moved:
+            raise StateError(
+                f"{self.name!r} means another volume now: its tag was moved",
+                hint="follow it first, if that one is to lose its name",
+            )
         await delete_tag(remote, self.name)
         await self.close()
         history.drop_tag(self.name)
@@ -333,6 +340,9 @@ class Volume:
         """Make what is seen here an older version, by a local commit; how many pages changed.
 
         `push` publishes it. To keep both, `branch(name, at=…)` instead.
+
+        Raises:
+            LimitError: more pages differ than one transaction may have; a branch has no limit.
         """
         desk = await self.desk()
         lsn = await self._lsn(at)
@@ -340,6 +350,11 @@ class Volume:
         try:
             changed = await operations.restore(desk, lsn, draft)
             await draft.finish()
+        except LimitError as error:
+            raise LimitError(
+                f"to restore LSN {lsn} changes too many pages for one transaction",
+                hint=f"make a branch of it (branch with at={lsn}) and go on with that",
+            ) from error
         finally:
             draft.rollback()
         return changed

@@ -201,6 +201,7 @@ def test_errors_are_one_clear_line(run, url):
     assert "not a database" in run("volume", "shell", "wood/plain", "-c", "select 1", code=1)
     assert "goes with one statement" in run("volume", "shell", url, "--json", code=1)["message"]
     assert "cannot name" in run("volume", "branch", url, "a b", code=1)
+    assert "no volume" in run("volume", "delete", "wood/none", "--yes", code=1)
 
 
 def test_creating(run):

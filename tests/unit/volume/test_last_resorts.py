@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import pytest
-from volume_flavours import World, seen, write
+from volume_flavours import PAGE, World, seen, write
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import (
     CordwoodError,
     CorruptionError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
+    StoreError,
 )
 from cordwood.store.disk import Disk
+from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.faults import Fault, FaultyStore
 from cordwood.testing.hooked import Hooked
+from cordwood.testing.volumemodel import PAGE_BYTES, commit, page_of
+from cordwood.volume import writing
 from cordwood.volume.cache import _SparseFile
+from cordwood.volume.local import Local
+from cordwood.volume.recovery import is_ahead
 from cordwood.volume.volume import Volume
 
 DAY_S = 86_400
@@ -179,3 +187,73 @@ async def test_pages_that_were_fetched_are_synced_if_that_is_asked_for(world, du
     assert durable == branch.durable_cache
     assert durable == bool(synced)
     await volume.close()
+
+
+async def test_a_name_whose_log_went_before_it_was_ever_opened_here(world):
+    """The name was looked up, then moved, and its log removed: it is looked up again."""
+    volume = await world.made("a", versions=1)
+    hooked = Hooked(world.back)
+    other = world.at("b", store=hooked)
+
+    async def gone(call, key):
+        if key.endswith("/manifest"):
+            raise StoreError("no answer", operation="get", key=key)
+        return await call()
+
+    hooked.hooks["get"] = gone
+    with pytest.raises(StoreError):
+        await other.snapshot()
+    hooked.hooks.clear()
+    await volume.delete()
+    for _ in range(3):
+        world.clock.pass_s(2 * DAY_S)
+        await volume.collect(keep_s=0)
+    again = world.at("c")
+    await again.create(page_size=PAGE)
+    await write(again, {1: "again"})
+    await again.push()
+    assert ["again"] == await seen(other)
+
+
+def test_a_look_says_what_an_open_volume_would():
+    """Whatever was committed, drained, published and discarded, and by whom."""
+    chance = np.random.default_rng(7)
+    disk = CrashDisk()
+    disk.mkdir("/v")
+    local = Local.open("/v/log", PAGE_BYTES, disk=disk, switch_pages=4)
+    answers = set()
+    for number in range(150):
+        with local.snapshot() as view:
+            entry, count = view.entry, view.page_count
+        what = chance.integers(6)
+        if what < 3:
+            commit(local, {int(chance.integers(1, 9)): page_of(1, number)}, 9)
+        elif what == 3:
+            local.publish(number, bytes(32), entry, count, own=True)
+        elif what == 4:
+            local.drain()
+            local.reclaim()
+        else:
+            local.close()
+            local = Local.open("/v/log", PAGE_BYTES, disk=disk, switch_pages=4)
+        with local.snapshot() as view:
+            assert (view.unpushed > 0) == is_ahead(disk, "/v/log"), number
+            answers.add(view.unpushed > 0)
+    assert {True, False} == answers
+
+
+async def test_a_restore_that_is_too_large_says_what_to_do(world, monkeypatch):
+    """It is refused before it fills the memory; nothing has changed, and a branch can be made."""
+    volume = await world.made(versions=1)
+    await write(volume, {n: f"old {n}" for n in range(1, 9)})
+    await volume.push()
+    await write(volume, {n: f"new {n}" for n in range(1, 9)})
+    await volume.push()
+    monkeypatch.setattr(writing, "TRANSACTION_BYTES_MAX", 5 * PAGE)
+    with pytest.raises(LimitError, match="branch"):
+        await volume.restore(2)
+    with pytest.raises(LimitError, match="6 pages"):
+        await write(volume, dict.fromkeys(range(1, 9), "more"))
+    assert "new 1" == (await seen(volume))[0]
+    await volume.branch("old", 2)
+    assert "old 8" == (await seen(world.at("a", "old")))[7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -117,3 +118,23 @@ def test_a_child_keeps_no_lock_that_its_parent_dies_with(tmp_path):
         os.kill(child, signal.SIGKILL)
         os.close(reading)
         os.close(writing)
+
+
+def test_a_snapshot_thrown_away_in_the_middle_of_locking(handles):
+    """The memory of one that nobody holds may be taken back at any moment, in any thread."""
+    locks = handles[0]
+    assert locks.try_share(READERS[0])
+    file = locks._files[WRITE]
+    try_lock = file.try_lock
+
+    def collecting(**how):
+        locks.let_go(READERS[0])
+        return try_lock(**how)
+
+    file.try_lock = collecting
+    thread = threading.Thread(target=locks.try_alone, args=(WRITE,), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert handles[1].try_alone(READERS[0])
+    assert not handles[1].try_alone(WRITE)

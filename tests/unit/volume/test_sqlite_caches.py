@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import apsw
+import numpy as np
 import pytest
 
 import cordwood
@@ -162,3 +163,43 @@ def test_a_volume_that_cannot_be_attached_is_closed(connect, store, tmp_path):
     with pytest.raises(apsw.SQLError, match="main"):
         sqlite.attach(one, "main", store, "other", directory=tmp_path / "here")
     assert {} == sqlite._vfs._expected
+
+
+def told(connection):
+    """All that a database says: its tables, and what is in them."""
+    names = [row[0] for row in connection.execute("select name from sqlite_schema order by name")]
+    return {name: connection.execute(f"select x from {name}").fetchall() for name in names}
+
+
+def play(connection, chance):
+    """One step of a life, as it comes."""
+    name, number = f"t{chance.integers(3)}", int(chance.integers(100))
+    versions = int(connection.execute("pragma cordwood_lsn").get)
+    step = [
+        f"create table if not exists {name} (x)",
+        f"drop table if exists {name}",
+        f"insert into t values ({number})",
+        f"update t set x = {number}",
+        "delete from t where rowid > 3",
+        "vacuum",
+        "pragma cordwood_push",
+        "pragma cordwood_reset",
+        f"pragma cordwood_restore({1 + number % versions})",
+    ][chance.choice(9, p=[0.2, 0.1, 0.1, 0.15, 0.05, 0.05, 0.1, 0.1, 0.15])]
+    connection.execute(step).fetchall()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_connections_say_the_same(connect, seed):
+    """Whatever they do by turns, each sees what one sees that was opened just now."""
+    chance = np.random.default_rng(seed)
+    connections = [connect() for _ in range(3)]
+    connections[0].execute("create table t (x)")
+    connections[0].execute("pragma cordwood_push")
+    for number in range(60):
+        play(connections[chance.integers(3)], chance)
+        if number % 6 == 5:
+            fresh = connect()
+            assert whole(fresh)
+            assert [told(fresh)] * 3 == [told(each) for each in connections], number
+            fresh.close()

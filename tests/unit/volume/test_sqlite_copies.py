@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import apsw
 import pytest
 
@@ -125,3 +128,46 @@ def test_a_plain_file_attached(connect, tmp_path, journal):
     assert [301, 301] == [
         one.execute(f"select count(*) from {schema}.t").get for schema in ("main", "f")
     ]
+
+
+DIE = """
+import os, sys
+import apsw
+from cordwood.volume import sqlite
+
+class Dying(apsw.VFSFile):
+    writes = 0
+    def xWrite(self, data, offset):
+        Dying.writes += 1
+        if Dying.writes > 3:
+            os._exit(9)
+        super().xWrite(data, offset)
+
+def opening(self, name, flags):
+    path = name.filename() if isinstance(name, apsw.URIFilename) else name
+    if path and path.endswith("plain.db"):
+        return Dying("", name, flags)
+    return found(self, name, flags)
+
+found = sqlite._Vfs.xOpen
+sqlite._Vfs.xOpen = opening
+db = sqlite.connect(sys.argv[1], "app", directory=sys.argv[2])
+db.execute("pragma journal_mode = delete")
+db.execute("attach ? as f", (sys.argv[3],))
+db.execute("begin; create table t (x); update f.t set x = zeroblob(200); commit")
+"""
+
+
+def test_a_plain_file_does_not_depend_on_a_volume_after_a_crash(connect, tmp_path):
+    """Killed while it writes the plain file: that one's own journal brings it back."""
+    # EVIDENCE-OF: G-129
+    path, words = tmp_path / "plain.db", ("store", "here", "plain.db")
+    plain(tmp_path).close()
+    before = path.read_bytes()
+    places = [str(tmp_path / word) for word in words]
+    done = subprocess.run([sys.executable, "-c", DIE, *places], check=False, timeout=60)
+    assert 9 == done.returncode
+    assert before != path.read_bytes()
+    assert 300 == count(apsw.Connection(str(path)))
+    assert before == path.read_bytes()
+    assert "ok" == connect().execute("pragma integrity_check").get

@@ -223,6 +223,20 @@ def test_names_and_upkeep(line, connect, tmp_path):
     os.rename(tmp_path / "away", tmp_path / "store")
 
 
+def test_a_pull_that_waits_too_long_is_busy(line, connect, monkeypatch):
+    """Another connection has a transaction open; a push is published all the same, once."""
+    monkeypatch.setattr("cordwood.volume.desk.LOCK_WAIT_S", 0.02)
+    line.execute("update t set x = 4")
+    other = connect()
+    other.execute("begin immediate")
+    for verb in ("push", "reset"):
+        with pytest.raises(apsw.BusyError, match="a transaction has been open"):
+            asked(line, verb)
+    other.execute("commit")
+    assert "4" == asked(line, "push") == asked(line, "lsn")
+    assert ["nothing to push", 4] == [asked(line, "push"), seen(connect("there"))]
+
+
 def test_a_name_that_was_moved(line, connect, tmp_path):
     """A connection is told at the next pull, and follows."""
     there = connect("there")
