@@ -15,6 +15,7 @@ from cordwood import NotFoundError, Options, StateError
 from cordwood.base.errors import StoreError, UncertainError
 from cordwood.log.bulk import pa
 from cordwood.log.chain import names
+from cordwood.log.format import STAGED_GRACES
 from cordwood.log.garbage import Phase, load_garbage
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.filling import fill
@@ -386,6 +387,41 @@ async def test_a_commit_in_doubt_is_not_denied(log, memory, over):
 
 def _told(committed):
     return committed.offset, committed.is_new
+
+
+async def test_a_commit_that_slept_names_nothing_that_was_swept(log, memory, over, time, bodies):
+    """Its uploads are gone, and so is what took its name: the name is free, and counts no more."""
+    # EVIDENCE-OF: G-63, G-123
+    await log.create(grace_s=60)
+    await fill(log, 1)
+    await log.cursors.init("hold", 1)
+    token = cordwood.Token("job")
+    slept = []
+
+    async def sleep(call, key, data, mode):
+        if key == f"orders/{names.manifest(2)}" and not slept:
+            slept.append(key)
+            time.pass_s(2 * STAGED_GRACES * 60)
+            await log.collect(wait_s=0)
+            await fill(log, 3, "more")
+            time.pass_s(61)
+            await log.collect(wait_s=0)
+            with pytest.raises(NotFoundError):
+                await memory.head(key)
+        return await call()
+
+    async def tick(call, *_):
+        time.pass_s(0.1)
+
+    hooked = Hooked(memory, put=sleep, list=tick)
+    slow = cordwood.Log(over(hooked), "orders", clock=time)
+    staged = await slow.stage(pa.table({"body": [b"late"]}), token)
+    with pytest.raises(StateError, match="cannot be committed"):
+        await slow.commit([staged], token)
+    assert slept
+    assert [b"r0", b"more0", b"more1", b"more2"] == await bodies(log)
+    await fill(log, 1, "last")
+    assert (await log.scrub(deep=True)).ok
 
 
 # Names that were used before.
