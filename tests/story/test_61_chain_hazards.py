@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood import NotFoundError, Options, StateError
-from cordwood.base.errors import StoreError, UncertainError
+from cordwood.base.errors import CorruptionError, StoreError, UncertainError
 from cordwood.log.bulk import pa
 from cordwood.log.chain import names
 from cordwood.log.format import STAGED_GRACES
@@ -308,6 +308,26 @@ async def test_a_rebuild_cut_off_is_completed(log, bucket, memory, over, time, f
     await free(fresh, 21)
     assert 21 == (await fresh.state()).oldest_offset
     assert (await fresh.scrub(deep=True)).ok
+
+
+async def test_damage_elsewhere_does_not_stop_a_rebuild(log, bucket, bodies):
+    """Of the roll and of GARBAGE: whoever needs them is told, and the records are there."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await log.streams.open("eu")
+    await fill(log, 12)
+    await log.cursors.init("done", 5)
+    await log.mark()
+    for key in await bucket.keys():
+        if key.startswith(("stream/", "gc/GARBAGE/")):
+            await bucket.put(key, b"damaged")
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders")
+    assert 12 == (await fresh.rebuild()).records
+    assert 12 == len(await bodies(fresh))
+    with pytest.raises(CorruptionError, match="GARBAGE"):
+        await fresh.collect()
+    assert {} == await fresh.streams.list()
 
 
 async def test_a_copy_that_went_on_is_rebuilt(log, over, memory, read, bucket_of):
