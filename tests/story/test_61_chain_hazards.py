@@ -466,3 +466,22 @@ async def test_where_a_chain_was_destroyed(memory, bodies):
         await log.create()
     await fill(log, 1)
     assert [b"r0"] == await bodies(log)
+
+
+async def test_a_writer_of_a_cas_log_ends_where_a_chain_has_its_name(memory, bodies):
+    """It does not write slots into a chain, nor try for ever."""
+    store = cordwood.Store.over(memory)
+    log = cordwood.Log(store, "orders")
+    await log.create(protocol="cas")
+    writer = await cordwood.Log(store, "orders").writer().open()
+    await writer.append(b"old")
+    await log.destroy()
+    await log.create(protocol="chain")
+    await fill(log, 1, "new")
+    # The first one took a slot of the log that is gone; nobody knows of it any more.
+    with pytest.raises((StateError, UncertainError)):
+        await writer.append(b"late")
+    with pytest.raises(StateError, match="chain protocol"):
+        await writer.append(b"later")
+    await writer.close()
+    assert [b"new0"] == await bodies(log)
