@@ -460,7 +460,9 @@ async def test_where_a_chain_was_destroyed(memory, bodies):
     async with cordwood.Log(log.store, "orders").writer(create=True) as writer:
         assert 1 == await writer.append(b"new")
     assert "chain" == (await log.state()).protocol
-    await log.destroy()
+    seen = []
+    assert 1 <= await log.destroy(lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
     await log.create()
     with pytest.raises(cordwood.AlreadyExistsError):
         await log.create()
