@@ -283,6 +283,28 @@ async def test_holds_hold_after_a_rebuild(log, bucket, over, memory, time, free,
         assert [16, 17, 18, 19] == [record.offset async for record in reader.read()]
 
 
+async def test_what_was_held_before_a_rebuild_is_freed_after_it(log, bucket, time, free):
+    """While the pin stands it stays; then it goes, though another incarnation wrote it down."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await fill(log, 30)
+    await log.pin("backup", 6, 9)
+    await free(log, 21)
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders", clock=time)
+    with pytest.raises(StateError, match="start=21"):
+        await fresh.rebuild()
+    await fresh.rebuild(start=21)
+    await free(fresh, 25)
+    async with fresh.reader(pin="backup") as reader:
+        assert [6, 7, 8] == [record.offset async for record in reader.read()]
+    await (await fresh.pinned("backup")).release()
+    time.pass_s(11)
+    await fresh.collect(wait_s=0)
+    found = filter(None, map(names.parse_fragment, await bucket.keys()))
+    assert list(range(25, 31)) == sorted(name.start for name in found)
+
+
 async def test_a_rebuild_cut_off_is_completed(log, bucket, memory, over, time, free):
     """What was being collected ends before there is a manifest that it would not fit."""
     # EVIDENCE-OF: G-125

@@ -133,7 +133,7 @@ class ChainSweeper:
         if not found:
             return []
         # After the manifest, and in this order: log/uploads.py, rule 4.
-        listed = await collected_uploads(objects)
+        listed = await collected_uploads(objects, manifest.incarnation)
         holds = await live_holds(objects, self._entropy)
         return [
             key
