@@ -11,7 +11,7 @@ import cordwood
 from cordwood.base.clock import SYSTEM_ENTROPY, SeededEntropy
 from cordwood.log.garbage import apply, load_garbage
 from cordwood.log.recovery import Tail, next_tag
-from cordwood.testing.crashdisk import CrashDisk
+from cordwood.testing.crashdisk import CrashDisk, PowerCut
 from cordwood.testing.handclock import FlyingClock
 from cordwood.testing.powercut import log_on
 
@@ -86,3 +86,31 @@ def test_a_cursor_that_a_stopped_consumer_moved(seed):
     back = log_on(disk.power_cut(SeededEntropy(f"cursor-{seed}")), clock=clock)
     assert 15 == asyncio.run(back.cursors.load("jobs")).offset
     assert 15 == asyncio.run(back.state()).oldest_offset
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_version_that_a_stopped_consumer_put(seed):
+    """Of a chain: the one before it is deleted only when it would survive in its place."""
+    # EVIDENCE-OF: G-128
+    disk, clock = CrashDisk("posix"), FlyingClock()
+
+    async def work():
+        log = log_on(disk, clock=clock)
+        await log.create(protocol="chain")
+        witness = await fill(log, 1)
+        with Stalled(disk, "/cursor/jobs"):
+            await log.cursors.save("jobs", 15, witness)
+        unlink = disk.unlink
+
+        def unlink_and_die(path):
+            unlink(path)
+            if "/cursor/jobs/" in path:
+                raise PowerCut
+
+        disk.unlink = unlink_and_die
+        await collect(log_on(disk, clock=clock))
+
+    with pytest.raises(PowerCut):
+        asyncio.run(work())
+    back = log_on(disk.power_cut(SeededEntropy(f"version-{seed}")), clock=clock)
+    assert 15 == asyncio.run(back.cursors.load("jobs")).offset

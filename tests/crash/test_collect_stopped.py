@@ -15,13 +15,14 @@ import pytest
 import cordwood
 from cordwood import AlreadyExistsError, CollectedError, NotFoundError
 from cordwood.log import paths
+from cordwood.log.chain import names
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.dying import DeadError, copy_of, dying
 from cordwood.testing.handclock import HandClock
 
 COUNT = 60
 GRACE_S = 60
-STEPS_MAX = 200
+STEPS_MAX = 500
 
 
 def log_over(store):
@@ -29,14 +30,25 @@ def log_over(store):
     return cordwood.Log(cordwood.Store.over(store), "orders")
 
 
-@pytest.fixture(scope="module")
-def ground():
+@pytest.fixture(scope="module", params=["cas", "chain"])
+def ground(request):
     """A log of sixty fragments, with a cursor at 41 and a pin over [11, 21)."""
+    return filled(request.param)
+
+
+@pytest.fixture(scope="module")
+def cas_ground():
+    """The same, as another program may have left it."""
+    return filled("cas")
+
+
+def filled(protocol):
+    """A store with that log."""
     memory = MemoryStore(clock=HandClock())
 
     async def write():
         log = log_over(memory)
-        await log.create(grace_s=GRACE_S)
+        await log.create(grace_s=GRACE_S, protocol=protocol)
         options = cordwood.Options(batch_bytes=1)
         async with log.writer(options=options) as writer:
             await asyncio.gather(*(writer.append(b"%d" % n) for n in range(1, COUNT + 1)))
@@ -65,13 +77,23 @@ async def offsets(log, **options):
 
 def left(store):
     """Fragments and nodes in the store."""
-    return {k for k in store._objects if k.startswith(("orders/log/", "orders/snapshot/"))}
+    folders = ("orders/log/", "orders/shard", "orders/snapshot/")
+    return {key for key in store._objects if key.startswith(folders)}
 
 
-async def deaths(ground, work):
-    """Run `work` on copies of the ground, dying in each request in turn; give each copy after."""
+def fragment(key):
+    """The number of a fragment, of either protocol; None if it is a node."""
+    name = names.parse_fragment(key.removeprefix("orders/"))
+    return name.seq_no if name else paths.fragment_seq_no(key)
+
+
+async def deaths(ground, work, stride=1):
+    """Run `work` on copies of the ground, dying in each request in turn; give each copy after.
+
+    With a `stride`, in one of so many requests: where a protocol takes many of them.
+    """
     for takes_effect in (False, True):
-        for last in range(1, STEPS_MAX):
+        for last in range(1 + takes_effect * (stride // 2), STEPS_MAX, stride):
             time = HandClock()
             store = copy_of(ground, time)
             try:
@@ -91,7 +113,7 @@ async def check(store, time, expected):
     assert list(range(11, 21)) == await offsets(log, pin="backup")
     assert (await log.scrub(deep=True)).ok
     extra = left(store) - expected
-    assert [] == [key for key in extra if "/log/" in key]
+    assert [] == [key for key in extra if fragment(key)]
     assert expected <= left(store)
     return len(extra)
 
@@ -110,7 +132,8 @@ async def test_a_collection_that_dies_anywhere_is_finished_by_the_next(ground):
     await finish(undisturbed, time)
     expected = left(undisturbed)
     count = orphans = 0
-    async for store, later in deaths(ground, collect):
+    is_chain = any(key.startswith("orders/shard") for key in ground._objects)
+    async for store, later in deaths(ground, collect, 4 if is_chain else 1):
         count += 1
         orphans += await check(store, later, expected)
     assert 60 < count
@@ -130,10 +153,10 @@ async def test_a_cancelled_collection_that_dies_anywhere_is_finished(ground):
     jobs = await log.cursors.load("jobs")
     await log.mark()
     # As another program would do it: without a look at GARBAGE.
-    await marked.put(
-        "orders/cursor/jobs.json", b'{"position":{"offset":31},"epoch_us":1,"writer":"wal3"}'
-    )
-    assert 41 == jobs.offset
+    is_chain = log.objects.chain is not None
+    key = names.version("cursor/jobs.json", 2) if is_chain else "cursor/jobs.json"
+    await marked.put(f"orders/{key}", b'{"position":{"offset":31},"epoch_us":1,"writer":"wal3"}')
+    assert (41, 31) == (jobs.offset, (await log.cursors.load("jobs")).offset)
     most = 0
     count = 0
     async for store, time in deaths(marked, cancel):
@@ -150,14 +173,14 @@ async def test_a_cancelled_collection_that_dies_anywhere_is_finished(ground):
 
 
 @pytest.mark.parametrize("is_unlinked", [False, True])
-async def test_a_take_over_that_dies_anywhere_is_finished(ground, is_unlinked):
+async def test_a_take_over_that_dies_anywhere_is_finished(cas_ground, is_unlinked):
     """Before the other program replaced the manifest and after it: every request."""
     # EVIDENCE-OF: G-59
 
     async def take_over(log, time):
         await log.collect(wait_s=0, take_over=True)
 
-    foreign = copy_of(ground, HandClock())
+    foreign = copy_of(cas_ground, HandClock())
     log = log_over(foreign)
     await log.mark()
     garbage = json.loads((await foreign.get("orders/gc/GARBAGE")).data)
@@ -166,7 +189,7 @@ async def test_a_take_over_that_dies_anywhere_is_finished(ground, is_unlinked):
     del garbage["cordwood"]
     await foreign.put("orders/gc/GARBAGE", json.dumps(garbage).encode())
     time = HandClock()
-    undisturbed = copy_of(ground, time)
+    undisturbed = copy_of(cas_ground, time)
     await finish(undisturbed, time)
     count = 0
     async for store, later in deaths(foreign, take_over):
@@ -194,9 +217,7 @@ async def test_a_release_that_dies_anywhere_frees_in_the_end(ground):
     async for store, later in deaths(swept, release):
         later.pass_s(10**7)
         log = await finish(store, later)
-        assert set(range(41, COUNT + 1)) == {
-            paths.fragment_seq_no(key) for key in left(store) if "/log/" in key
-        }
+        assert set(range(41, COUNT + 1)) == {fragment(key) for key in left(store) if fragment(key)}
         assert list(range(41, COUNT + 1)) == await offsets(log)
         assert [] == [key for key in store._objects if "HELD" in key]
 

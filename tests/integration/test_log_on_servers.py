@@ -41,6 +41,15 @@ async def test_append_read_and_scrub(store, protocol):
     report = await log.scrub(deep=True)
     assert report.ok
     assert report.nodes > 0
+    witness = await log.cursors.init("jobs", 100)
+    moved = await log.cursors.save("jobs", 300, witness)
+    moved = await log.cursors.save("jobs", 200, moved)
+    assert moved == await log.cursors.load("jobs")
+    with pytest.raises(cordwood.ContendedError):
+        await log.cursors.save("jobs", 400, witness)
+    async with await log.pin("backup", 1, 50) as pin:
+        await pin.renew()
+    assert 1 < (await log.collect(wait_s=0)).oldest_offset <= 200
 
 
 @pytest.mark.parametrize("protocol", ["cas", "chain"])

@@ -34,6 +34,7 @@ from cordwood.base.errors import (
     StoreError,
     UncertainError,
 )
+from cordwood.log.log import Log
 from cordwood.store.api import Match
 from cordwood.store.remote import RemoteStore
 from cordwood.store.retry import RetryingStore
@@ -252,6 +253,22 @@ class TestGoogle(StoreTests):
         await store.delete(["object"])
         with pytest.raises(ContendedError):
             await store.put("object", b"B", Match(listed[0]))
+
+    async def test_cursors_of_a_chain_log(self, store):
+        """Logs are chains here: a version is known by what a list says of it, and a get."""
+        log = Log(store, "orders")
+        async with log.writer(create=True) as writer:
+            await writer.append_many([b"x"] * 9)
+        first = await log.cursors.init("app", 2)
+        moved = await log.cursors.save("app", 5, first)
+        moved = await log.cursors.save("app", 3, moved)
+        assert moved == await log.cursors.load("app")
+        with pytest.raises(ContendedError):
+            await log.cursors.save("app", 7, first)
+        pin = await log.pin("backup", 1, 4)
+        await pin.renew()
+        await pin.release()
+        assert ("chain", {"app": 3}) == ((await log.state()).protocol, (await log.state()).cursors)
 
 
 AFTER = [

@@ -12,9 +12,10 @@ import pytest
 
 import cordwood
 from cordwood import NotFoundError, Options, StateError
-from cordwood.base.errors import StoreError, UncertainError
+from cordwood.base.errors import CorruptionError, StoreError, UncertainError
 from cordwood.log.bulk import pa
 from cordwood.log.chain import names
+from cordwood.log.format import STAGED_GRACES
 from cordwood.log.garbage import Phase, load_garbage
 from cordwood.store.memory import MemoryStore
 from cordwood.testing.filling import fill
@@ -282,6 +283,28 @@ async def test_holds_hold_after_a_rebuild(log, bucket, over, memory, time, free,
         assert [16, 17, 18, 19] == [record.offset async for record in reader.read()]
 
 
+async def test_what_was_held_before_a_rebuild_is_freed_after_it(log, bucket, time, free):
+    """While the pin stands it stays; then it goes, though another incarnation wrote it down."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await fill(log, 30)
+    await log.pin("backup", 6, 9)
+    await free(log, 21)
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders", clock=time)
+    with pytest.raises(StateError, match="start=21"):
+        await fresh.rebuild()
+    await fresh.rebuild(start=21)
+    await free(fresh, 25)
+    async with fresh.reader(pin="backup") as reader:
+        assert [6, 7, 8] == [record.offset async for record in reader.read()]
+    await (await fresh.pinned("backup")).release()
+    time.pass_s(11)
+    await fresh.collect(wait_s=0)
+    found = filter(None, map(names.parse_fragment, await bucket.keys()))
+    assert list(range(25, 31)) == sorted(name.start for name in found)
+
+
 async def test_a_rebuild_cut_off_is_completed(log, bucket, memory, over, time, free):
     """What was being collected ends before there is a manifest that it would not fit."""
     # EVIDENCE-OF: G-125
@@ -307,6 +330,26 @@ async def test_a_rebuild_cut_off_is_completed(log, bucket, memory, over, time, f
     await free(fresh, 21)
     assert 21 == (await fresh.state()).oldest_offset
     assert (await fresh.scrub(deep=True)).ok
+
+
+async def test_damage_elsewhere_does_not_stop_a_rebuild(log, bucket, bodies):
+    """Of the roll and of GARBAGE: whoever needs them is told, and the records are there."""
+    # EVIDENCE-OF: G-125
+    await log.create(grace_s=10)
+    await log.streams.open("eu")
+    await fill(log, 12)
+    await log.cursors.init("done", 5)
+    await log.mark()
+    for key in await bucket.keys():
+        if key.startswith(("stream/", "gc/GARBAGE/")):
+            await bucket.put(key, b"damaged")
+    await lose_manifests(bucket)
+    fresh = cordwood.Log(log.store, "orders")
+    assert 12 == (await fresh.rebuild()).records
+    assert 12 == len(await bodies(fresh))
+    with pytest.raises(CorruptionError, match="GARBAGE"):
+        await fresh.collect()
+    assert {} == await fresh.streams.list()
 
 
 async def test_a_copy_that_went_on_is_rebuilt(log, over, memory, read, bucket_of):
@@ -388,6 +431,41 @@ def _told(committed):
     return committed.offset, committed.is_new
 
 
+async def test_a_commit_that_slept_names_nothing_that_was_swept(log, memory, over, time, bodies):
+    """Its uploads are gone, and so is what took its name: the name is free, and counts no more."""
+    # EVIDENCE-OF: G-63, G-123
+    await log.create(grace_s=60)
+    await fill(log, 1)
+    await log.cursors.init("hold", 1)
+    token = cordwood.Token("job")
+    slept = []
+
+    async def sleep(call, key, data, mode):
+        if key == f"orders/{names.manifest(2)}" and not slept:
+            slept.append(key)
+            time.pass_s(2 * STAGED_GRACES * 60)
+            await log.collect(wait_s=0)
+            await fill(log, 3, "more")
+            time.pass_s(61)
+            await log.collect(wait_s=0)
+            with pytest.raises(NotFoundError):
+                await memory.head(key)
+        return await call()
+
+    async def tick(call, *_):
+        time.pass_s(0.1)
+
+    hooked = Hooked(memory, put=sleep, list=tick)
+    slow = cordwood.Log(over(hooked), "orders", clock=time)
+    staged = await slow.stage(pa.table({"body": [b"late"]}), token)
+    with pytest.raises(StateError, match="cannot be committed"):
+        await slow.commit([staged], token)
+    assert slept
+    assert [b"r0", b"more0", b"more1", b"more2"] == await bodies(log)
+    await fill(log, 1, "last")
+    assert (await log.scrub(deep=True)).ok
+
+
 # Names that were used before.
 
 
@@ -404,9 +482,30 @@ async def test_where_a_chain_was_destroyed(memory, bodies):
     async with cordwood.Log(log.store, "orders").writer(create=True) as writer:
         assert 1 == await writer.append(b"new")
     assert "chain" == (await log.state()).protocol
-    await log.destroy()
+    seen = []
+    assert 1 <= await log.destroy(lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
     await log.create()
     with pytest.raises(cordwood.AlreadyExistsError):
         await log.create()
     await fill(log, 1)
     assert [b"r0"] == await bodies(log)
+
+
+async def test_a_writer_of_a_cas_log_ends_where_a_chain_has_its_name(memory, bodies):
+    """It does not write slots into a chain, nor try for ever."""
+    store = cordwood.Store.over(memory)
+    log = cordwood.Log(store, "orders")
+    await log.create(protocol="cas")
+    writer = await cordwood.Log(store, "orders").writer().open()
+    await writer.append(b"old")
+    await log.destroy()
+    await log.create(protocol="chain")
+    await fill(log, 1, "new")
+    # The first one took a slot of the log that is gone; nobody knows of it any more.
+    with pytest.raises((StateError, UncertainError)):
+        await writer.append(b"late")
+    with pytest.raises(StateError, match="chain protocol"):
+        await writer.append(b"later")
+    await writer.close()
+    assert [b"new0"] == await bodies(log)

@@ -111,6 +111,9 @@ class Destroyer:
         await self._release_holds(doomed)
         if await self._is_still(doomed) and await self._delete_manifests():
             await self._delete_leftovers()
+        if self._progress is not None and self._deleted < self._total:
+            # The last manifests of a chain stay: it is done all the same.
+            self._progress(self._deleted, self._deleted)
         return self._deleted
 
     # Looking.

@@ -70,7 +70,7 @@ from cordwood.log.recovery import (
     find_named,
     next_tag,
 )
-from cordwood.log.seal import sealed
+from cordwood.log.seal import replaced, sealed
 from cordwood.log.tasks import Tasks
 
 INLINE_BYTES_MAX = 256 * 1024
@@ -88,6 +88,8 @@ BACKOFF_S = 0.01
 
 class Pipeline:
     """From a queue to a log. `pump` decides what starts; the rest says what came of it."""
+
+    _is_chain = False
 
     def __init__(
         self,
@@ -473,10 +475,12 @@ class Pipeline:
             await self._apply_fates(ground)
             self._stand_on(ground, started_s)
             self._window = 1
-            if ground.manifest.seal is None:
-                self._folder.start(ground.manifest)
-            else:
+            if ground.manifest.seal is not None:
                 self._end_sealed(sealed(self._objects.name, ground.manifest.seal))
+            elif ground.manifest.chain is not None and not self._is_chain:
+                self._end_sealed(replaced(self._objects.name))
+            else:
+                self._folder.start(ground.manifest)
         except CordwoodError as error:
             self._give_up(error)
         self._settling = None

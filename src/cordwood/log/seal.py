@@ -179,6 +179,15 @@ def sealed(name: str, seal: Seal) -> StateError:
     )
 
 
+def replaced(name: str) -> StateError:
+    """What the writer of a cas log is told when a chain log has its name."""
+    return StateError(
+        f"nothing was written: log {name!r} was destroyed, and a log of the chain protocol has its "
+        "name now",
+        hint="open a new writer",
+    )
+
+
 def continuation_of(manifest: Manifest) -> str:
     """The incarnation of the log that goes on from this one."""
     tag = WriterTag.parse(manifest.writer)

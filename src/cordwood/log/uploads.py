@@ -166,8 +166,11 @@ async def _load_mark(objects: LogObjects, incarnation: str) -> Mark:
     return mark if mark.log == incarnation else Mark(log=incarnation, until_us=0)
 
 
-async def collected_uploads(objects: LogObjects) -> set[str]:
-    """Keys of files with names of their own that are being collected, or are kept for somebody."""
+async def collected_uploads(objects: LogObjects, incarnation: str = "") -> set[str]:
+    """Keys of files with names of their own that are being collected, or are kept for somebody.
+
+    With an `incarnation`, not what another one kept: its collections will not come back to it.
+    """
     found = {upload.path for upload in (await load_garbage(objects)).garbage.uploads}
     keys = [meta.key async for meta in objects.list(paths.HELD_PREFIX)]
     for key in keys:
@@ -175,5 +178,7 @@ async def collected_uploads(objects: LogObjects) -> set[str]:
             data, _ = await objects.store.get(key)
         except NotFoundError:
             continue
-        found |= {upload.path for upload in decode(Held, data, key).uploads}
+        held = decode(Held, data, key)
+        if incarnation in {"", held.log}:
+            found |= {upload.path for upload in held.uploads}
     return {objects.key(path) for path in found}

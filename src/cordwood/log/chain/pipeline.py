@@ -80,6 +80,8 @@ class Sent:
 class ChainPipeline(Pipeline):
     """From a queue to a chain log."""
 
+    _is_chain = True
+
     def __init__(
         self,
         objects: LogObjects,

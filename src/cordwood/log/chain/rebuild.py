@@ -256,9 +256,13 @@ async def _write(objects: LogObjects, entropy: Entropy, chosen: Sequence[Candida
     if any(one.has_columns for one in chosen):
         manifest = tree.with_features(manifest, [COLUMNS])
     manifest = await _fold(objects, manifest)
-    await inherit(objects, tag.incarnation, entropy)
+    with suppress(FormatError):
+        # Records matter more: a stream that is not known to be open is refused, and opened again.
+        await inherit(objects, tag.incarnation, entropy)
     await keep_uploads(objects, entropy, tag.incarnation)
-    await _forget_garbage(objects, entropy)
+    with suppress(FormatError):
+        # The next collection tells that it is damaged.
+        await _forget_garbage(objects, entropy)
     await _put(objects, manifest, tag, chosen)
 
 

@@ -102,19 +102,16 @@ class ChainSweeper:
         return [chain.key(index) for index in reversed(indices) if index < first_kept]
 
     async def _versions(self, is_old: Callable[[int], bool]) -> list[str]:
-        """Rule 2."""
+        """Rule 2. The newest must survive a power cut before those that it replaced go."""
         objects = self._objects
         found: list[str] = []
+        kept: dict[str, str] = {}
         for folder in (*FOLDERS, "gc/GARBAGE/"):
-            newest = ""
             async for meta in objects.plain.list(objects.key(folder)):
                 parsed = names.parse_version(meta.key.removeprefix(objects.key("")))
-                if parsed is None:
-                    continue
-                if parsed[0] != newest:
-                    newest = parsed[0]
-                elif is_old(meta.modified_us):
-                    found.append(meta.key)
+                if parsed is not None and kept.setdefault(parsed[0], meta.key) != meta.key:
+                    found += [meta.key] if is_old(meta.modified_us) else []
+        await objects.plain.sync(kept.values())
         return found
 
     async def _orphans(self, manifest: Manifest, is_old: Callable[[int], bool]) -> list[str]:
@@ -136,7 +133,7 @@ class ChainSweeper:
         if not found:
             return []
         # After the manifest, and in this order: log/uploads.py, rule 4.
-        listed = await collected_uploads(objects)
+        listed = await collected_uploads(objects, manifest.incarnation)
         holds = await live_holds(objects, self._entropy)
         return [
             key
