@@ -27,11 +27,12 @@ def collection() -> None:
 @collection.command()
 @click.argument("url")
 @click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
+@click.option("--exist-ok", is_flag=True, help="One that is there, and is like this, is no error.")
 @command
-def create(url: str, *, tokenizer: str, as_json: bool) -> None:
+def create(url: str, *, tokenizer: str, exist_ok: bool, as_json: bool) -> None:
     """Make an empty collection."""
     with _open(url) as named:
-        named.create(tokenizer)
+        named.create(tokenizer, exist_ok=exist_ok)
     say({"created": url}, f"created {url}", as_json=as_json)
 
 

@@ -30,10 +30,13 @@ index.add_command(bench)
 @click.argument("place")
 @click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
 @click.option("--no-frequencies", is_flag=True, help="Smaller; for `match` alone.")
+@click.option("--exist-ok", is_flag=True, help="One that is there, and is like this, is no error.")
 @command
-def create(place: str, *, tokenizer: str, no_frequencies: bool, as_json: bool) -> None:
+def create(
+    place: str, *, tokenizer: str, no_frequencies: bool, exist_ok: bool, as_json: bool
+) -> None:
     """Make an empty index at PLACE."""
-    _open(place).create(tokenizer, frequencies=not no_frequencies)
+    _open(place).create(tokenizer, frequencies=not no_frequencies, exist_ok=exist_ok)
     say({"created": place}, f"created {place}", as_json=as_json)
 
 
