@@ -45,12 +45,18 @@ class Location:
     """The key prefix inside a bucket, without slashes at its ends."""
 
 
-def parse_location(text: str, entropy: Entropy = SYSTEM_ENTROPY) -> Location:
-    """The place a URL or path names.
+def parse_location(place: object, entropy: Entropy = SYSTEM_ENTROPY) -> Location:
+    """The place that a URL or a path names, whatever it is that was given as one.
 
     Raises:
         InvalidInputError: it names none that we know.
     """
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else place
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"a store is named by a text or a path, not by a {type(place).__name__}",
+            hint=f"use {_KNOWN}",
+        )
     matched = _SCHEME.match(text)
     if matched is None:
         return _directory(text, os.path.expanduser(text))

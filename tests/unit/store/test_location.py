@@ -6,6 +6,7 @@ import pytest
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import InvalidInputError
+from cordwood.log.log import Log
 from cordwood.store.location import parse_location
 
 
@@ -36,6 +37,15 @@ def test_location(text, scheme, url, name, prefix):
     found = parse_location(text)
     assert (scheme, url, name, prefix) == (found.scheme, found.url, found.name, found.prefix)
     assert found == parse_location(found.url)
+
+
+@pytest.mark.parametrize("place", [None, 5, b"/data", ["/data"]])
+def test_what_is_no_text_names_no_store(place):
+    """One clear error, and not one of the interpreter's."""
+    with pytest.raises(InvalidInputError, match="named by a text or a path"):
+        parse_location(place)
+    with pytest.raises(InvalidInputError, match="named by a text or a path"):
+        Log(place, "orders")
 
 
 def test_relative_path(tmp_path, monkeypatch):
