@@ -11,7 +11,15 @@ import msgspec
 
 from cordwood.cli.documents import batches_of
 from cordwood.cli.jobs import engine_option
-from cordwood.cli.output import byte_progress, command, console, plain, print_json, size
+from cordwood.cli.output import (
+    byte_progress,
+    command,
+    console,
+    plain,
+    print_json,
+    read_progress,
+    size,
+)
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.collection import Collection
 
@@ -50,7 +58,8 @@ def add(
     count = 0
     with _open(url) as named:
         append = named.update_arrow if replace else named.add_arrow
-        for ids, texts in batches_of(source, files):
+        batches = batches_of(source, files)
+        for ids, texts in read_progress("add", source, batches, shown=not as_json):
             append(ids, texts)
             count += len(ids)
     say({"added": count}, f"added {count:,} documents", as_json=as_json)

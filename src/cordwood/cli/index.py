@@ -10,7 +10,7 @@ import click
 
 from cordwood.cli.bench.searching import bench
 from cordwood.cli.documents import batches_of
-from cordwood.cli.output import command, console, plain, print_json, size, text_of
+from cordwood.cli.output import command, console, plain, print_json, read_progress, size, text_of
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
@@ -53,7 +53,8 @@ def add(
     """
     count = 0
     with _open(place).begin() as transaction:
-        for ids, texts in batches_of(source, files):
+        batches = batches_of(source, files)
+        for ids, texts in read_progress("add", source, batches, shown=not as_json):
             if replace:
                 transaction.delete_arrow(ids)
             transaction.add_arrow(ids, texts)

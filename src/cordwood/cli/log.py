@@ -25,6 +25,7 @@ from cordwood.cli.output import (
     console,
     plain,
     print_json,
+    read_progress,
     size,
     text_of,
     whole_file,
@@ -37,6 +38,9 @@ from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import FULL_SCHEMA, Record
 from cordwood.sync import Log, scrub_log
+
+LINES_PER_LOOK = 1_000
+"""So often an append sees how far it is: to look takes longer than to read a line."""
 
 
 @click.group()
@@ -133,7 +137,9 @@ def append(
     The command ends when every record is durable and prints the offsets they got. After a failure,
     or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
-    lines = lines_of(file, form, key)
+    lines = read_progress(
+        "append", file, lines_of(file, form, key), shown=not as_json, each=LINES_PER_LOOK
+    )
     outcome = append_to(Log.from_url(url), lines, create=make, stream=stream)
     report(outcome, as_json=as_json)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import json
 import os
+import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -24,6 +25,8 @@ from cordwood.cli.start import STOPPED
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+T = TypeVar("T")
 
 TRACEBACK = "CORDWOOD_TRACEBACK"
 """The variable of the environment that lets a bug show where it is."""
@@ -165,6 +168,30 @@ def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[.
     with progress.Progress(*columns, console=screen) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+
+def read_progress(
+    title: str, file: IO[bytes], items: Iterable[T], *, shown: bool, each: int = 1
+) -> Iterator[T]:
+    """What is made of a file, with a bar on a terminal over how much of the file was read.
+
+    It looks after every so many items. What comes from elsewhere than a plain file has no end that
+    is known, and no bar.
+    """
+    try:
+        status = os.fstat(file.fileno())
+        total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    except (OSError, ValueError):  # It is none of the system's.
+        total = 0
+    if not total:
+        yield from items
+        return
+    with byte_progress(title, total, shown=shown) as advance:
+        for count, item in enumerate(items):
+            if count % each == 0:
+                advance(file.tell())
+            yield item
+        advance(total)
 
 
 @contextmanager
