@@ -20,6 +20,7 @@ from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
 from cordwood.cli.output import (
+    as_text,
     byte_progress,
     command,
     console,
@@ -354,7 +355,8 @@ def _print_record(record: Record, *, as_json: bool) -> None:
             "headers": record.headers,
             "stream": record.stream,
         }
-        print_json({name: value for name, value in fields.items() if value is not None})
+        found = {name: value for name, value in fields.items() if value is not None}
+        print_json(as_text(found, "body", "key"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
 
@@ -363,10 +365,8 @@ def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
     with output.open("w", encoding="utf-8") as file:
         for batch in batches:
-            for row in batch.to_pylist():
-                row["body"] = text_of(row["body"])
-                if row.get("key") is not None:
-                    row["key"] = text_of(row["key"])
+            for found in batch.to_pylist():
+                row = as_text(found, "body", "key")
                 if row.get("headers") is not None:
                     row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
                 file.write(msgspec.json.encode(row).decode() + "\n")

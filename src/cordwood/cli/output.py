@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -233,6 +234,20 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError
+
+
+def as_text(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A row for JSON: bytes of these names as text; what is no text as `name_base64`."""
+    shown = dict(row)
+    for name in names:
+        data = shown.get(name)
+        if data is None:
+            continue
+        try:
+            shown[name] = data.decode()
+        except UnicodeDecodeError:
+            shown[f"{name}_base64"] = b64encode(shown.pop(name)).decode()
+    return shown
 
 
 def text_of(body: bytes) -> str:

@@ -80,6 +80,22 @@ def test_read_into_files(run, url, tmp_path):
     assert ".parquet or .jsonl" in run("log", "read", url, "-o", tmp_path / "out.csv", code=1)
 
 
+def test_bytes_that_are_no_text_are_told_apart(run, url, tmp_path):
+    """In JSON they are base64, under a name of their own: nothing is changed on the way."""
+    (tmp_path / "in").write_bytes(b"\\xff\n\xff\n")
+    run("log", "append", url, "in", "--create")
+    run("log", "read", url, "-o", "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
+    for rows in (
+        run("log", "read", url, "--json"),
+        lines,
+        run("table", "read", "wood/rows", "--json"),
+    ):
+        assert ("\\xff", None) == (rows[0]["body"], rows[0].get("body_base64"))
+        assert (None, "/w==") == (rows[1].get("body"), rows[1]["body_base64"])
+
+
 def test_read_by_time(run, url):
     """A range of time leaves the rest out."""
     run("log", "append", url, "--create", stdin="a\n")
