@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 1000
+WORLD  ?= all
 KILLS  ?= 200
 SECONDS ?= 120
 
@@ -51,8 +52,8 @@ layers: setup
 quick: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not s3 and not azure and not spark"
 
-sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000)
-	$(BIN)/python tools/simulate.py --seeds $(SEEDS)
+sim: setup ## Simulate SEEDS worlds of writers, readers and faults (1000); WORLD=cas, chain, volume, …
+	$(BIN)/python tools/simulate.py --seeds $(SEEDS) --world $(WORLD)
 
 crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, Spark queries and jobs: nothing is lost
 	$(BIN)/python tools/kill.py --kills $(KILLS)

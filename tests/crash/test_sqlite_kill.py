@@ -15,7 +15,7 @@ from cordwood.volume import sqlite
 
 def test_databases_killed_at_random_moments_are_whole(tmp_path):
     """Fifty kills, two processes at a time: after each the database is whole, with every row."""
-    # EVIDENCE-OF: G-106, G-107, G-108
+    # EVIDENCE-OF: G-106, G-107, G-108, G-129, G-130
     account = kill_databases(tmp_path, 50, SYSTEM_ENTROPY)
     assert [] == account.wrong
     assert 50 == account.kills

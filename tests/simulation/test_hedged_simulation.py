@@ -28,7 +28,7 @@ FAULTS = {
 }
 
 
-async def compete(seed):
+async def compete(seed, protocol):
     """Two writers, each with a store of its own before the same objects; what each was told."""
     entropy = SeededEntropy(f"hedged {seed}")
     ground = MemoryStore(LoopClock())
@@ -47,7 +47,7 @@ async def compete(seed):
         inner = RetryingStore(faulty, LoopClock(), entropy, deadline_s=60.0)
         store = HedgedStore(inner, LoopClock(), hedges_per_s=1e6, quantile=0.5)
         log = Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
-        await log.create(exist_ok=True)
+        await log.create(exist_ok=True, protocol=protocol)
         async with log.writer(options=Options(batch_bytes=100)) as writer:
             for turn in range(25):
                 bodies = [b"%s %d %d" % (name, turn, n) for n in range(3)]
@@ -73,14 +73,16 @@ async def compete(seed):
     return told, doubtful, found, count, report, hedges
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_everything_acknowledged_is_there_once(seed, monkeypatch):
+@pytest.mark.parametrize(
+    ("seed", "protocol"), [*((n, "cas") for n in range(6)), *((n, "chain") for n in range(3))]
+)
+def test_everything_acknowledged_is_there_once(seed, protocol, monkeypatch):
     """At the offset that was told; what was refused is nowhere; the log is whole."""
     # EVIDENCE-OF: G-104
     # Nearly every other request counts as slow, from the first ones on.
     monkeypatch.setattr(hedged, "_SAMPLES_MIN", 3)
     monkeypatch.setattr(hedged, "_SLOWER", 1.0)
-    told, doubtful, found, count, report, hedges = simulate(seed, lambda: compete(seed))
+    told, doubtful, found, count, report, hedges = simulate(seed, lambda: compete(seed, protocol))
     assert len(found) == count
     assert told == {body: offset for body, offset in found.items() if body in told}
     assert set(found) <= set(told) | doubtful

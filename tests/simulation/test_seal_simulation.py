@@ -37,14 +37,14 @@ async def _bodies(log):
 # A seal beside a busy writer.
 
 
-async def _seal_beside(intent_interval_s, patience_s=120.0):
+async def _seal_beside(intent_interval_s, patience_s=120.0, protocol="cas"):
     """How long a seal takes beside a writer that never rests, and what that writer was told."""
     entropy = SeededEntropy("seal")
     store = FaultyStore(
         MemoryStore(clock=LoopClock()), entropy, LoopClock(), latency=Latency(0.05, 0.1)
     )
     log = Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
-    await log.create()
+    await log.create(protocol=protocol)
     loop = asyncio.get_running_loop()
     futures = []
     is_over = False
@@ -76,11 +76,15 @@ async def _seal_beside(intent_interval_s, patience_s=120.0):
     return took_s, (await log.state()).sealed, outcomes, await _bodies(log)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_seal_gets_through_beside_a_busy_writer(seed):
+@pytest.mark.parametrize(
+    ("seed", "protocol"), [*((n, "cas") for n in range(6)), *((n, "chain") for n in range(2))]
+)
+def test_a_seal_gets_through_beside_a_busy_writer(seed, protocol):
     """Within seconds; the writer is told for each append whether it is in the log, for certain."""
     # EVIDENCE-OF: G-7, G-40, G-41
-    took_s, is_sealed, outcomes, bodies = simulate(seed, lambda: _seal_beside(2.0))
+    took_s, is_sealed, outcomes, bodies = simulate(
+        seed, lambda: _seal_beside(2.0, protocol=protocol)
+    )
     assert is_sealed
     assert took_s < 10
     refused = [outcome for outcome in outcomes if not isinstance(outcome, int)]
@@ -105,9 +109,10 @@ def test_without_turns_a_seal_starves():
 class Move:
     """Writers on a log that moves to another store while they work, and follow it there."""
 
-    def __init__(self, seed, *, rough):
+    def __init__(self, seed, *, rough, protocol="cas"):
         """A world by chance; if `rough`, with a faulty store."""
         self.seed = seed
+        self.protocol = protocol
         self.chance = random.Random(f"move-{seed}")
         self.rough = rough
         self.acknowledged = {}
@@ -143,7 +148,7 @@ class Move:
         """Run; return what is in both logs together."""
         self.bases = [self.store("old"), self.store("new")]
         (old, new), _ = self.logs("creator")
-        await self.until_done(lambda: old.create(exist_ok=True))
+        await self.until_done(lambda: old.create(exist_ok=True, protocol=self.protocol))
         writers = [
             asyncio.ensure_future(self.write(f"w{n}")) for n in range(self.chance.choice([1, 2, 3]))
         ]
@@ -244,11 +249,13 @@ class Move:
 
 
 @pytest.mark.parametrize("rough", [False, True])
-@pytest.mark.parametrize("seed", range(8))
-def test_writers_follow_a_log_that_moves(seed, rough):
+@pytest.mark.parametrize(
+    ("seed", "protocol"), [*((n, "cas") for n in range(8)), *((n, "chain") for n in range(3))]
+)
+def test_writers_follow_a_log_that_moves(seed, rough, protocol):
     """Both logs together hold each acknowledged record once, in order, without a hole."""
     # EVIDENCE-OF: G-41, G-43
-    _check(Move(seed, rough=rough))
+    _check(Move(seed, rough=rough, protocol=protocol))
 
 
 def _check(move):

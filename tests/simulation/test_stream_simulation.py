@@ -103,10 +103,10 @@ def now_s():
     return LoopClock().monotonic_s()
 
 
-async def run(seed):
+async def run(seed, protocol="cas"):
     """A minute of it, then peace."""
     world = World(seed)
-    await world.log().create()
+    await world.log().create(protocol=protocol)
     await world.log().streams.open(*STREAMS)
     await world.log().streams.close(*STREAMS)
     world.told.extend((stream, False, now_s(), now_s()) for stream in STREAMS)
@@ -135,11 +135,13 @@ def was_closed_throughout(told, stream, start_s, end_s):
     return was_open_throughout(turned, stream, start_s, end_s)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_streams_under_faults(seed):
+@pytest.mark.parametrize(
+    ("seed", "protocol"), [*((n, "cas") for n in range(6)), *((n, "chain") for n in range(2))]
+)
+def test_streams_under_faults(seed, protocol):
     """Changes are one order without a gap; records are taken and refused as was promised."""
     # EVIDENCE-OF: G-98, G-99, G-100
-    world, history, streams = simulate(seed, lambda: run(seed))
+    world, history, streams = simulate(seed, lambda: run(seed, protocol))
     assert [change.number for change in history] == list(range(1, len(history) + 1))
     state = {}
     for change in history:

@@ -17,13 +17,13 @@ from cordwood.testing.faults import FaultyStore, Latency
 from cordwood.testing.simloop import simulate
 
 
-async def _outsider(intent_interval_s):
+async def _outsider(intent_interval_s, protocol="cas"):
     """How long an outsider's single append takes beside a writer that never rests."""
     entropy = SeededEntropy("turns")
     latency = Latency(0.05, 0.1)
     store = FaultyStore(MemoryStore(clock=LoopClock()), entropy, LoopClock(), latency=latency)
     log = Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
-    await log.create()
+    await log.create(protocol=protocol)
     loop = asyncio.get_running_loop()
     is_over = False
     appended = 0
@@ -58,11 +58,13 @@ async def _outsider(intent_interval_s):
     return took_s, offsets, bodies, appended - before
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_an_outsider_gets_its_turn(seed):
+@pytest.mark.parametrize(
+    ("seed", "protocol"), [*((n, "cas") for n in range(4)), *((n, "chain") for n in range(2))]
+)
+def test_an_outsider_gets_its_turn(seed, protocol):
     """Three appends beside a busy writer take seconds, and the busy writer goes on meanwhile."""
     # EVIDENCE-OF: G-7
-    took_s, offsets, bodies, appended = simulate(seed, lambda: _outsider(2.0))
+    took_s, offsets, bodies, appended = simulate(seed, lambda: _outsider(2.0, protocol))
     assert len(offsets) == 3
     assert took_s < 30
     assert [f"outsider {n}".encode() for n in range(3)] == [bodies[o - 1] for o in offsets]
@@ -76,7 +78,7 @@ def test_without_turns_an_outsider_starves():
     assert took_s >= 120
 
 
-async def _crowd(writers, seconds):
+async def _crowd(writers, seconds, protocol):
     """The slowest append of each of several writers that all append all the time."""
     store = FaultyStore(
         MemoryStore(clock=LoopClock()),
@@ -91,7 +93,7 @@ async def _crowd(writers, seconds):
         entropy = SeededEntropy(name)
         return Log(Store.over(store, "sim:"), "log", clock=LoopClock(), entropy=entropy)
 
-    await log("creator").create()
+    await log("creator").create(protocol=protocol)
 
     async def append_all(number):
         slowest = 0.0
@@ -112,10 +114,11 @@ async def _crowd(writers, seconds):
     return await asyncio.gather(*map(append_all, range(writers))), max(manifests)
 
 
-def test_a_crowd_takes_turns():
+@pytest.mark.parametrize(("protocol", "seconds"), [("cas", 40.0), ("chain", 12.0)])
+def test_a_crowd_takes_turns(protocol, seconds):
     """Eight writers without a rest: none waits long, and the root stays short."""
     # EVIDENCE-OF: G-7
-    slowest, largest_root = simulate(3, lambda: _crowd(writers=8, seconds=40.0))
+    slowest, largest_root = simulate(3, lambda: _crowd(8, seconds, protocol))
     assert max(slowest) < 25
     assert largest_root < 60
 

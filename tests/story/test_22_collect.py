@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import cordwood
-from cordwood import CollectedError, CorruptionError, InvalidInputError, StateError, sync
+from cordwood import CollectedError, CorruptionError, InvalidInputError, Limits, StateError, sync
 from cordwood.log import paths, tree
 from cordwood.log.garbage import Phase
 from cordwood.store.memory import MemoryStore
@@ -460,6 +460,36 @@ async def test_a_reader_after_the_grace_is_told_that_it_is_late(place, numbers, 
     assert 1 == (await reader.fetch(fragments[-1])).num_rows
     with pytest.raises(CollectedError):
         [record async for record in reader.read(1)]
+
+
+async def test_a_slow_reader_of_what_is_held_goes_on(place, numbers, collected):
+    """The nodes of its manifest are gone, and not its records: it goes on with the newest one."""
+    # EVIDENCE-OF: G-39
+    log = await numbers(place, 100)
+    await log.cursors.init("jobs", 41)
+    reader = log.reader()
+    load, old = reader._load, await reader._load()
+    await collected(log)
+    views = []
+
+    async def slow():
+        return views.pop() if views else await load()
+
+    reader._load = slow
+    for way in (reader.read(41), reader.tail(41)):
+        views = [old]
+        assert list(range(41, 101)) == [(await anext(way)).offset for _ in range(60)]
+        await way.aclose()
+    views = [old]
+    assert list(range(41, 44)) == [r.offset async for r in reader.read(41, Limits(max_files=3))]
+    views = [old]
+    fragments = await reader.scan(41)
+    assert (41, 101) == (fragments[0].start, fragments[-1].limit)
+    views = [old]
+    assert 41 == await reader.offset_at(0)
+    views = [old]
+    with pytest.raises(CollectedError, match=r"offset 40 has been collected; .* is 41"):
+        [record async for record in reader.read(40)]
 
 
 async def test_a_tail_that_is_passed_by_is_told(place, numbers, collected):

@@ -474,6 +474,8 @@ async def test_the_remains_go_after_the_grace(over, bucket_of):
     await log.destroy()
     assert [] == await bucket_of(memory).keys()
     await log.create(protocol="cas")
+    await fill(log, 1)
+    assert "cas" == (await log.state()).protocol
 
 
 async def test_a_lost_chain_is_rebuilt(log, memory, bucket, read):

@@ -140,7 +140,8 @@ def status(url: str, directory: str | None, *, offline: bool, as_json: bool) -> 
     if found.uncertain:
         lines.append("a push was cut off: the next push or pull finds out what became of it")
     if not found.is_safe_to_delete:
-        lines.append("do not delete that directory: it has what is nowhere else")
+        of = "" if found.ahead else " of other volumes"
+        lines.append(f"do not delete that directory: it has what is nowhere else{of}")
     click.echo("\n".join(lines))
 
 
@@ -286,6 +287,17 @@ _moving("rebase", Volume.rebase, "Put local commits on top of what others publis
 
 @volume.command()
 @volume_command
+def follow(url: str, directory: str | None, *, as_json: bool) -> None:
+    """Go where the name of the volume at URL points now, if somebody moved it."""
+    with opened(url, directory) as named:
+        is_moved = named.follow()
+        lsn = named.status(offline=True).lsn
+    words = f"{'another volume' if is_moved else 'as before'}, at version {lsn:,}"
+    say({"moved": is_moved, "lsn": lsn}, words, as_json=as_json)
+
+
+@volume.command()
+@volume_command
 @click.option("--at", help="The version; else the one seen here.")
 def hydrate(url: str, directory: str | None, *, at: str | None, as_json: bool) -> None:
     """Bring every page of a version of URL to this machine."""
@@ -319,6 +331,16 @@ def checkpoint(url: str, directory: str | None, *, at: str | None, as_json: bool
         f"{made.packs_written:,} written ({size(made.bytes_written)})"
     )
     say(facts, words, as_json=as_json)
+
+
+@volume.command()
+@volume_command
+def discover(url: str, directory: str | None, *, as_json: bool) -> None:
+    """Add checkpoints of URL that were made, and whose makers died before they said so."""
+    with opened(url, directory) as named:
+        found = [*named.discover()]
+    words = f"added {', '.join(map(str, found))}" if found else "nothing to add"
+    say({"checkpoints": found}, words, as_json=as_json)
 
 
 @volume.command()

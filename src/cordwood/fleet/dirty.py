@@ -193,11 +193,7 @@ class DirtyLog:
 
     async def exists(self) -> bool:
         """Whether the member has ever marked anything. One HEAD."""
-        try:
-            await self.log.objects.manifest_etag()
-        except NotFoundError:
-            return False
-        return True
+        return await self.log.objects.exists()
 
     async def cursor(self) -> Witness | None:
         """Where the last roll-up ended; None before the first."""

@@ -37,7 +37,7 @@ _SUM = struct.Struct("<Q")
 HEAD_BYTES = _HEAD.size
 OVERHEAD = _HEAD.size + _SUM.size
 """Bytes of a frame besides its payload, and up to seven zeros."""
-JOINED_BYTES_MAX = 4096
+JOINED_BYTES_MAX = 16384
 """Payloads up to this size are copied: that costs less than to handle the parts one by one."""
 
 WINDOW_BYTES = 1 << 20
@@ -180,6 +180,26 @@ def whole_behind(data: Any, tail: Tail) -> Iterator[Frame]:
         if frame is not None and frame.number >= tail.number:
             yield frame
         at = whole.find(mark, at + 1)
+
+
+def whole_after(file: File, tail: Tail) -> Iterator[Frame]:
+    """As `whole_behind`, anywhere in the rest of a file, of any length."""
+    size = file.stat().size_bytes
+    mark = struct.pack("<I", _mark(tail.salt))
+    start = tail.end
+    while data := bytes(file.read(start, SEARCHED_BYTES)):
+        at = data.find(mark)
+        while at >= 0:
+            place = start + at
+            needed = needed_bytes(file.read(place, HEAD_BYTES), tail) or 0
+            if 0 < needed <= size - place:
+                view = memoryview(file.read(place, needed)).cast("B")
+                frame = _frame_at(view, 0, tail.salt, place)
+                if frame is not None and frame.number >= tail.number:
+                    yield frame
+            at = data.find(mark, at + 1)
+        # The next part begins with the end of this one: a mark may lie across.
+        start += len(data) if start + len(data) >= size else len(data) - len(mark) + 1
 
 
 def check_tail(data: Any, tail: Tail, *, synced: int, name: str) -> None:

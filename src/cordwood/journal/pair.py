@@ -33,7 +33,7 @@ import xxhash
 
 from cordwood.base.errors import InvalidInputError, UnsupportedError
 from cordwood.journal import frames
-from cordwood.journal.extent import ahead_bytes, zeros_of
+from cordwood.journal.extent import ahead_bytes, write_zeros
 from cordwood.journal.frames import Frame, Tail, damage
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
@@ -116,11 +116,10 @@ class Pair:
         index = sequence & 1
         if end > self._written[index]:
             self._written[index] = self.files[index].stat().size_bytes
-        if end > self._written[index]:
-            zeros = ahead_bytes(end - at)
-            parts = [*parts, *zeros_of(zeros)]
         self.files[index].write(parts, at)
-        self._written[index] = max(end, self._written[index])
+        if end > self._written[index]:
+            self._written[index] = end + ahead_bytes(end - at)
+            write_zeros(self.files[index], end, self._written[index])
 
     def sync(self, sequence: int) -> None:
         """Bring a file to stable storage."""
@@ -272,8 +271,11 @@ class _Reading:
     def _settled(self, head: Head, tail: Tail, begin: int) -> Tail:
         """Make sure that what follows may be written over; bring the rest to stable storage."""
         file = self._file(head)
-        behind = file.read(tail.end, frames.SEARCHED_BYTES)
-        frames.check_tail(behind, tail, synced=0, name=self._paths[head.sequence & 1])
+        # All of it: a transaction may be larger than any part that one would look at.
+        for frame in frames.whole_after(file, tail):
+            if frame.synced > tail.end:
+                why = f"the frame at {frame.begin} says that it was synced"
+                raise damage(self._paths[head.sequence & 1], tail.end, why)
         if self._suspect:
             file.write([file.read(begin, tail.end - begin)], begin)
         file.sync()
@@ -304,7 +306,5 @@ def _check_unused(file: File, path: str, tail: Tail) -> None:
     A head is torn by a crash within a switch, and then no frame is behind it. The salt that it had
     is known: the last checksum of the other file.
     """
-    salt = tail.checksum
-    behind = file.read(FRAMES_AT, frames.SEARCHED_BYTES)
-    for frame in frames.whole_behind(behind, Tail(salt, FRAMES_AT, 0, 0)):
+    for frame in frames.whole_after(file, Tail(tail.checksum, FRAMES_AT, 0, 0)):
         raise damage(path, 0, f"its head is not whole, but the frame at {frame.begin} is")

@@ -279,6 +279,7 @@ class Committer:
         _check(staged, token)
         asker = Asker(self._objects, self._clock, self._entropy)
         doubt: UncertainError | None = None
+        tried = ""
         try:
             oldest_us = await self._look_at(staged)
             while True:
@@ -287,8 +288,8 @@ class Committer:
                 known = await self._find(ground.manifest, token)
                 if known is not None:
                     return _answer(known, staged, token)
-                # From here on it has certainly not been made.
-                doubt = None
+                # Where another manifest stands than it was to follow, it was certainly not made.
+                doubt = doubt if ground.etag == tried else None
                 if ground.manifest.seal is not None:
                     raise sealed(self._objects.name, ground.manifest.seal)
                 if not staged:
@@ -299,24 +300,20 @@ class Committer:
                     try:
                         return await self._swap(ground, staged, token)
                     except UncertainError as error:
-                        doubt = error
+                        doubt, tried = error, ground.etag
                     except ConflictError:
                         pass
                 await asker.ask()
         except StoreError as error:
             if doubt is None:
                 raise
-            raise UncertainError(
-                f"the commit of batch {token.batch} of {token.id!r} may have taken effect: "
-                f"{error.message}",
-                write_id=token.key,
-                hint="commit again with the same token",
-            ) from error
+            raise _in_doubt(token, error) from error
         except _GoneError as error:
             manifest, _ = await self._objects.load()
             known = await self._find(manifest, token)
             if known is None:
-                raise StateError(error.message, hint=error.hint) from None
+                denied = StateError(error.message, hint=error.hint)
+                raise (_in_doubt(token, error) if doubt else denied) from None
             return _answer(known, staged, token)
         finally:
             await asker.release()
@@ -524,6 +521,14 @@ def _answer(known: Producer, staged: Sequence[Staged], token: Token) -> Committe
             "producer anew behind this batch (a query: with a checkpoint of its own)",
         )
     return Committed(known.offset, count, is_new=False)
+
+
+def _in_doubt(token: Token, error: CordwoodError) -> UncertainError:
+    return UncertainError(
+        f"the commit of batch {token.batch} of {token.id!r} may have taken effect: {error.message}",
+        write_id=token.key,
+        hint="commit again with the same token",
+    )
 
 
 def _is_text(text: object) -> bool:

@@ -143,10 +143,8 @@ class Collector:
             if _takes_too_much(seen.garbage, keep_from):
                 await self._cancel(seen)
                 continue
-            if seen.garbage.phase is Phase.LISTED:
-                return await self._verify(seen, max_share)
             if seen.garbage.is_pending:
-                return seen.garbage
+                return await self._verify(seen, max_share)
             manifest, etag = await self._objects.load()
             check_has_tail(self._objects.name, manifest)
             cutoff = await self._cutoff(keep_from)
@@ -165,20 +163,20 @@ class Collector:
                 raise
             with suppress(ConflictError, AlreadyExistsError):
                 put = await self._put(garbage, seen.etag)
-                if garbage.phase is Phase.LISTED:
-                    return await self._verify(GarbageSeen(garbage, put), max_share)
-                return garbage
+                return await self._verify(GarbageSeen(garbage, put), max_share)
         raise _busy(self._objects.name)
 
     async def _verify(self, seen: GarbageSeen, max_share: float) -> Garbage:
         """Second step of a chain log: look at everything again, and offer the new beginning.
 
-        Whatever speaks against it ends it: nobody may unlink what was only listed.
+        What speaks against it ends it: nobody may unlink what was only listed. Of two one decides.
 
         Raises:
             StateError: too much would go.
         """
         garbage, etag = seen
+        if garbage.phase is not Phase.LISTED:
+            return garbage
         try:
             name = await verify(self._objects, self._cursors, garbage, max_share)
         except (CorruptionError, StateError):
@@ -186,8 +184,10 @@ class Collector:
                 await self._put(empty(self._entropy.token()), etag)
             raise
         done = garbage.in_phase(Phase.MARKED, name) if name else empty(self._entropy.token())
-        await self._put(done, etag)
-        return done
+        with suppress(ConflictError):
+            await self._put(done, etag)
+            return done
+        return (await self._load()).garbage
 
     async def _cutoff(self, keep_from: int | None) -> int:
         """The first offset that somebody needs."""

@@ -27,6 +27,7 @@ from msgspec import Struct
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import CorruptionError, NotFoundError, StateError
 from cordwood.log import paths
+from cordwood.log.chain import names
 from cordwood.log.format import FORMAT, STREAMS, Manifest, NodePointer, decode, encode
 from cordwood.log.garbage import Upload, check_uploads
 from cordwood.log.holds import Hold, live_holds
@@ -220,6 +221,10 @@ def _overlaps(node: NodePointer, hold: Hold) -> bool:
 
 
 def _has(hold: Hold, upload: Upload) -> bool:
+    name = names.parse_fragment(upload.path)
+    if name is not None:
+        # By offsets: numbers of fragments begin anew when a log is rebuilt.
+        return max(name.start, hold.start) < min(name.limit, hold.limit)
     return hold.first_seq_no <= upload.seq_no < hold.limit_seq_no
 
 

@@ -30,6 +30,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import Code, NotFoundError, StateError
@@ -255,11 +256,12 @@ class Destroyer:
             await self._delete(keys)
 
     async def _exists(self) -> bool:
-        try:
-            await self._objects.manifest_etag()
-        except NotFoundError:
-            return False
-        return True
+        """Whether somebody has made a log of the name since, of whichever protocol."""
+        for path in (paths.MANIFEST, names.manifest(0)):
+            with suppress(NotFoundError):
+                await self._objects.plain.head(self._objects.key(path))
+                return True
+        return False
 
 
 def _some(names: Sequence[str]) -> str:

@@ -14,11 +14,17 @@ from typing import Any, Self
 import pyarrow as pa
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError, UncertainError
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    StateError,
+    UncertainError,
+)
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
 from cordwood.log.bulk import Committed, Committer, Staged, Token, stage
+from cordwood.log.chain.document import Shards
 from cordwood.log.chain.options import Protocol, check_protocol
 from cordwood.log.chain.rebuild import Progress as RebuildProgress
 from cordwood.log.chain.rebuild import RebuildReport, rebuild
@@ -172,6 +178,7 @@ class Log:
 
         Raises:
             AlreadyExistsError: it exists; or a table of its name does.
+            StateError: a chain log of this name was destroyed, and a cas log is wanted.
         """
         wanted = check_protocol(self.store, protocol, shards)
         if not is_grace(grace_s):
@@ -182,11 +189,30 @@ class Log:
         await refuse_others(self.store, self.name, "log")
         incarnation = self._entropy.token()
         tag = WriterTag(incarnation, self._entropy.token(), incarnation, 0)
+        empty = tree.empty(tag, grace_s=grace_s)
         try:
-            await self._objects.create(tree.empty(tag, grace_s=grace_s), wanted)
+            await self._create(empty, wanted, protocol)
         except AlreadyExistsError:
             if not exist_ok:
                 raise
+
+    async def _create(
+        self, empty: Manifest, shards: Shards | None, protocol: Protocol | None
+    ) -> None:
+        """Create it; behind what a destroyed chain log left as a chain, unless that is refused."""
+        try:
+            await self._objects.create(empty, shards)
+        except AlreadyExistsError:
+            if shards is not None or await self._objects.exists():
+                raise
+            if protocol is not None:
+                raise StateError(
+                    f"a chain log named {self.name!r} was destroyed, and its last manifests still "
+                    "stand, so that slow writers are refused",
+                    hint="create it with protocol='chain'; or destroy it once more, a grace "
+                    "interval after it was destroyed",
+                ) from None
+            await self._objects.create(empty, Shards())
 
     def writer(
         self,

@@ -207,11 +207,15 @@ class LogObjects:
         """Something was found that only a cas log has."""
         self._is_cas = True
 
+    def take_for_chain(self) -> None:
+        """It is a chain, though nobody can read its manifests: for who makes them anew."""
+        self._chain = chains.Chain(self._plain, self.name, self._clock)
+
     async def is_chain(self) -> bool:
         """Whether it is a chain log. One GET, if that is not known yet."""
         if self._chain is None and not self._is_cas:
             try:
-                await self._look()
+                await self.look()
             except NotFoundError:
                 return False
         return self._chain is not None
@@ -228,11 +232,12 @@ class LogObjects:
         Raises:
             AlreadyExistsError: the log exists.
         """
+        self.grace_s = manifest.grace_s
         try:
             if shards is None:
                 key = self.key(paths.MANIFEST)
                 etag = await self._plain.put(key, encode(manifest), "create")
-                self._is_cas = True
+                self._is_cas, self._chain = True, None
                 return etag
             return await self._create_chain(manifest, shards)
         except AlreadyExistsError as error:

@@ -249,19 +249,26 @@ class Reader:
             limits = msgspec.structs.replace(limits, max_records=None)
         begin, end = await self._bounds(view, start, limits)
         num_files = num_bytes = 0
-        found = self._objects.walk(view.pointers, begin, end)
-        if stream is not None and view.has_filters:
-            found = Sieve(self._objects, stream).sift(view.pointers, view.sets, begin, end)
-        async with aclosing(found) as walk:
-            async for fragment in walk:
-                num_files += 1
-                num_bytes += fragment.num_bytes
-                if num_files > 1 and (
-                    (limits.max_files is not None and num_files > limits.max_files)
-                    or (limits.max_bytes is not None and num_bytes > limits.max_bytes)
-                ):
-                    return
-                yield fragment
+        while begin < end:
+            found = self._objects.walk(view.pointers, begin, end)
+            if stream is not None and view.has_filters:
+                found = Sieve(self._objects, stream).sift(view.pointers, view.sets, begin, end)
+            try:
+                async with aclosing(found) as walk:
+                    async for fragment in walk:
+                        num_files += 1
+                        num_bytes += fragment.num_bytes
+                        if num_files > 1 and (
+                            (limits.max_files is not None and num_files > limits.max_files)
+                            or (limits.max_bytes is not None and num_bytes > limits.max_bytes)
+                        ):
+                            return
+                        yield fragment
+                        begin = fragment.limit
+            except CorruptionError as error:
+                view = await self._newer(view, begin, error)
+            else:
+                return
 
     async def _bounds(self, view: View, start: int | None, limits: Limits) -> tuple[int, int]:
         """The offsets `[begin, end)` that offset, record and time limits leave."""
@@ -320,11 +327,24 @@ class Reader:
         try:
             return await work
         except CorruptionError as error:
-            if error.code is Code.MISSING_OBJECT:
-                now, _ = await self._load()
-                if view.oldest_offset < now.oldest_offset:
-                    raise collected(self._objects.name, view.oldest_offset, now) from error
+            await self._newer(view, view.oldest_offset, error)
             raise
+
+    async def _newer(self, view: View, begin: int, error: CorruptionError | CollectedError) -> View:
+        """What is there now, for who was slow: a node of an old manifest was collected meanwhile.
+
+        Raises:
+            CollectedError: so were records from `begin` on.
+            CorruptionError: nothing was, so what is missing is missing.
+        """
+        if error.code not in (Code.MISSING_OBJECT, Code.COLLECTED):
+            raise error
+        now, _ = await self._load()
+        if now.oldest_offset <= view.oldest_offset:
+            raise error
+        if begin < now.oldest_offset:
+            raise collected(self._objects.name, begin, now) from error
+        return now
 
     # Time.
 
@@ -335,15 +355,22 @@ class Reader:
         GET per step. In a log written by others it finds one such place, not always the first.
         """
         view, _ = await self._load()
-        return await self._unless_collected(self._offset_at(time_us, view), view)
+        return await self._offset_at(time_us, view)
 
     async def _offset_at(self, time_us: int, view: View) -> int:
         low, high = view.oldest_offset, view.next_offset
         while low < high:
-            fragment = await self._objects.find(view.pointers, (low + high) // 2)
+            try:
+                fragment = await self._objects.find(view.pointers, (low + high) // 2)
+                is_before = fragment is not None and await self._time_of(fragment) < time_us
+            except (CorruptionError, CollectedError) as error:
+                # Who is late looks again, among what is left.
+                view = await self._newer(view, OFFSET_LIMIT, error)
+                low, high = view.oldest_offset, max(high, view.oldest_offset)
+                continue
             if fragment is None:
                 break
-            if await self._time_of(fragment) < time_us:
+            if is_before:
                 low = fragment.limit
             else:
                 high = fragment.start

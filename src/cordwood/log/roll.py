@@ -207,6 +207,24 @@ async def bequeath(
             await _put(target, incarnation, Roll(incarnation).next(roll.streams, entropy.token()))
 
 
+async def inherit(objects: LogObjects, incarnation: str, entropy: Entropy) -> None:
+    """Give a log that gets another incarnation the streams it had. A LIST, and what a look costs.
+
+    Nobody remembers which incarnation that was: of several the one that was changed last.
+
+    Raises:
+        CorruptionError: a change is damaged, or missing.
+    """
+    latest = (0, "")
+    async for meta in objects.list(paths.STREAM_PREFIX):
+        path = meta.key.removeprefix(objects.key(""))
+        if paths.stream_change_number(path) is not None:
+            latest = max(latest, (meta.modified_us, path.split("/")[1]))
+    roll = await _follow(objects, latest[1], None)
+    if roll.streams:
+        await _put(objects, incarnation, Roll(incarnation).next(roll.streams, entropy.token()))
+
+
 async def _put(objects: LogObjects, incarnation: str, change: Change) -> None:
     key = objects.key(paths.stream_change(incarnation, change.number))
     await objects.store.put(key, encode(change, key), "create")

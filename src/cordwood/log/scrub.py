@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
-from cordwood.base.errors import Code, FormatError
+from cordwood.base.errors import Code, CorruptionError, FormatError
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.chain.chain import write_id
@@ -106,7 +106,9 @@ async def scrub(
     try:
         manifest, _ = await objects.load()
     except FormatError as error:
-        report.add(error, objects.key(paths.MANIFEST))
+        # A chain has many manifests: the error knows which one it is about.
+        where = error.where if isinstance(error, CorruptionError) else ""
+        report.add(error, where or objects.key(paths.MANIFEST))
         return report
     await _check_chain(objects, manifest, report)
     work = _Scrub(objects, manifest, report, progress, seen)
@@ -214,9 +216,11 @@ class _Scrub:
     def _finish(self, *, is_whole: bool) -> None:
         self._report.setsum = self._total
         if is_whole and self._report.ok and self._total.hexdigest() != self._manifest.setsum_hex:
+            link = self._manifest.chain
+            path = paths.MANIFEST if link is None else manifest_name(link.index)
             self._fault(
                 Code.SETSUM_MISMATCH,
-                self._objects.key(paths.MANIFEST),
+                self._objects.key(path),
                 f"the log's setsum is {self._manifest.setsum_hex}, its fragments add up to "
                 f"{self._total.hexdigest()}",
             )

@@ -19,13 +19,14 @@ one that is needed never is:
 
 To know what a manifest names its whole tree is walked. That is done a few times in the age of an
 upload at most, and only where there are uploads that were not judged before: a sweep leaves a mark,
-up to which time they were. The mark spares work and nothing depends on it. (That an upload is young
-says nothing about where it is named: somebody may have restored it, or copied the bucket.)
+up to which time they were. The mark spares work, and but for a log that was rebuilt, whose older
+uploads must stay (`keep_uploads`), nothing depends on it. (That an upload is young says nothing
+about where it is named: somebody may have restored it, or copied the bucket.)
 """
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from msgspec import Struct
 
@@ -103,6 +104,18 @@ async def sweep_uploads(objects: LogObjects, entropy: Entropy) -> int:
     return len(orphans)
 
 
+async def keep_uploads(objects: LogObjects, entropy: Entropy, incarnation: str) -> None:
+    """Never sweep what is there now: nobody knows any more what of it was committed.
+
+    A LIST; a few requests more if there are any. Before the manifest of this incarnation.
+    """
+    if await _has_any(objects):
+        now_us = await store_time_us(objects, entropy, surely=True)
+        key = objects.key(paths.UPLOADS)
+        mark = Mark(log=incarnation, until_us=now_us)
+        await objects.store.put(key, encode(mark, key), "overwrite")
+
+
 async def _check_clock(objects: LogObjects, entropy: Entropy, least_us: int) -> None:
     """Raise if it is earlier now than it can be."""
     now_us = await store_time_us(objects, entropy, surely=True)
@@ -130,9 +143,11 @@ async def _forget_producers(objects: LogObjects, until_us: int) -> None:
     """Forget the jobs that nobody will ask for any more."""
     old = [m.key async for m in objects.list(paths.PRODUCER_PREFIX) if m.modified_us <= until_us]
     for key in old:
-        data, _ = await objects.store.get(key)
-        if decode(Remembered, data, key).producer.once:
-            await objects.store.delete([key])
+        with suppress(NotFoundError):
+            # Another collection may have forgotten it meanwhile.
+            data, _ = await objects.store.get(key)
+            if decode(Remembered, data, key).producer.once:
+                await objects.store.delete([key])
 
 
 async def _has_any(objects: LogObjects) -> bool:

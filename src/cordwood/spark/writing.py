@@ -186,13 +186,11 @@ def prepare(options: WriteOptions) -> None:
         NotFoundError: there is none, and none is to be made.
     """
     log = _log(options)
-    try:
-        portal.current().run(log.objects.manifest_etag())
-    except NotFoundError:
+    if not portal.current().run(log.objects.exists()):
         if not options.create:
             raise NotFoundError(
                 f"there is no log at {log.url}", hint="create it, or drop the option create=false"
-            ) from None
+            )
         portal.current().run(log.create(exist_ok=True))
 
 

@@ -18,7 +18,7 @@ truncate       a file ends here; on stable storage
 touch          another time for a file, on stable storage
 open           a file to read and write at any place, many times; what is written is seen by all at
                once, and is on stable storage when `sync` returns; `allocate` makes room for it;
-               it can be locked, as by `hold`
+               `written_from` passes over holes; it can be locked, as by `hold`
 share          a file's bytes as memory that all processes write and see at once; never synced, so
                a power cut leaves anything in it; `reserve` makes room before it is written to
 link           a second name for a file, only if that name is free; atomic
@@ -292,6 +292,13 @@ class File(Protocol):
         """Put bytes at a place, or behind the end, one part after the other. Not atomic."""
         ...
 
+    def written_from(self, start: int) -> int | None:
+        """The first place from `start` on that is no hole; None if there is none.
+
+        A file system that knows of no holes says `start` itself.
+        """
+        ...
+
     def allocate(self, size_bytes: int) -> bool:
         """Make room up to this size, of zeros; whether this file system can."""
         ...
@@ -337,13 +344,26 @@ class _File:
         views = [memoryview(part).cast("B") for part in parts]
         first = 0
         while first < len(views):
-            done = os.pwritev(self._descriptor, views[first : first + _VECTOR_MAX], offset)
+            batch = views[first : first + _VECTOR_MAX]
+            done = os.pwritev(self._descriptor, batch, offset)
             offset += done
-            while first < len(views) and done >= len(views[first]):
-                done -= len(views[first])
+            for view in batch:
+                if done < len(view):
+                    break
+                done -= len(view)
                 first += 1
             if done:
                 views[first] = views[first][done:]
+
+    def written_from(self, start: int) -> int | None:
+        try:
+            return os.lseek(self._descriptor, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno not in _CANNOT_ALLOCATE:
+                raise
+        return start if start < self.stat().size_bytes else None
 
     def allocate(self, size_bytes: int) -> bool:
         try:

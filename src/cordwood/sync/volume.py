@@ -42,13 +42,19 @@ class Volume:
         name: str,
         *,
         directory: str | os.PathLike[str],
+        durable_cache: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
         """Name a volume; no I/O."""
         self._portal = portal.current()
         self._volume = async_volume.Volume(
-            store, name, directory=directory, clock=clock, entropy=entropy
+            store,
+            name,
+            directory=directory,
+            durable_cache=durable_cache,
+            clock=clock,
+            entropy=entropy,
         )
         self.store = self._volume.store
         self.name = self._volume.name
@@ -146,10 +152,7 @@ class Volume:
     ) -> Volume:
         """A branch, from what is published here or from any version; no page is copied."""
         self._run(self._volume.branch(name, at, unpushed=unpushed, message=message))
-        made = self._volume
-        return Volume(
-            made.store, name, directory=made.directory, clock=made.clock, entropy=made.entropy
-        )
+        return self.named(name)
 
     def tag(self, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Give the volume another name in the store."""
@@ -184,6 +187,18 @@ class Volume:
     ) -> CollectReport:
         """Remove old versions and what nothing needs, of all volumes of the store."""
         return self._run(self._volume.collect(keep_s=keep_s, grace_s=grace_s, progress=progress))
+
+    def named(self, name: str) -> Volume:
+        """Another volume of the same store, in the same directory. No I/O."""
+        same = self._volume
+        return Volume(
+            same.store,
+            name,
+            directory=same.directory,
+            durable_cache=same.durable_cache,
+            clock=same.clock,
+            entropy=same.entropy,
+        )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -461,6 +461,9 @@ class _Open:
         data = b"".join(bytes(part) for part in parts)
         self._disk.write_at(self._inode, self._path, data, offset)
 
+    def written_from(self, start: int) -> int | None:
+        return start if start < self.stat().size_bytes else None
+
     def allocate(self, size_bytes: int) -> bool:
         """Zeros behind the end, as one write of them."""
         size = self.stat().size_bytes

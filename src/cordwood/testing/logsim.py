@@ -11,7 +11,8 @@ M5  records of one writer keep the order of its calls, an atomic batch is read w
     never go back (bodies that several records share are left out here: nobody can tell which);
 M6  once something else has been appended, what was uncertain can be found out, and is so; nothing
     else is read, but for what a killed writer never heard of;
-M7  at the end the log opens, a scrub finds nothing, and every fragment read was verified.
+M7  at the end the log opens, a scrub finds nothing, and every fragment read was verified;
+M8  who waits at the end of the log is given what is appended then.
 
 Each seed draws its own mix: number of writers, batch sizes, latencies, fault rates, kills, pauses,
 clocks that go wrong, and whether all records look alike.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import random  # noqa: TID251 - seeded, and only by a simulation
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import NamedTuple
@@ -364,12 +366,33 @@ class LogSimulation:
         self.model.note(f"read {len(records)}")
         self.model.check_read(promised, records)
 
-    async def _audit(self) -> None:
-        log, _ = self._process("auditor", deadline_s=600.0)
+    async def _tail(self, log: Log, tailed: list[bytes]) -> None:
+        """Wait for records; not for ever, or nobody would notice that nothing goes on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(600.0), log.reader() as reader:
+                async for record in reader.tail():
+                    tailed += [record.body]
+
+    async def _append_last(self, log: Log) -> list[bytes]:
+        """One more record; what was seen by somebody who waited for it."""
+        tailed: list[bytes] = []
+        waiting, _ = self._process("tailer", deadline_s=600.0)
+        tailing = asyncio.ensure_future(self._tail(waiting, tailed))
+        await asyncio.sleep(5.0)
         async with log.writer() as writer:
             last = self._append("auditor", 0)
             self.model.acknowledged[last] = await writer.append(self.model.bodies[last])
+        await asyncio.sleep(30.0)
+        tailing.cancel()
+        await asyncio.wait([tailing])
+        return tailed
+
+    async def _audit(self) -> None:
+        log, _ = self._process("auditor", deadline_s=600.0)
+        tailed = await self._append_last(log)
         await self._read_all(deadline_s=600.0)
+        if not tailed or tailed != self.model.seen[-len(tailed) :]:
+            raise ModelBrokenError(f"M8: who waited at the end saw {tailed}")
         known = dict(self.model.acknowledged)
         for error, names in self.model.uncertain:
             offset = await log.find_write(error)

@@ -219,7 +219,9 @@ class Shelf:
                 with suppress(NotFoundError):
                     await self._log(namespace, topic, int(number)).destroy()
         prefix = f"{_key(namespace, topic)}/"
-        rest = [meta.key async for meta in self._store.list(prefix) if meta.key != key]
+        found = [meta.key async for meta in self._store.list(prefix) if meta.key != key]
+        # The last manifests of a chain log stay: by them a slow producer learns that it is gone.
+        rest = [one for one in found if one.removeprefix(prefix).split("/")[1:2] != ["manifest"]]
         if rest:
             await self._store.delete(rest)
         await self._store.delete([key])

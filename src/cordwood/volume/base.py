@@ -28,6 +28,7 @@ from cordwood.volume.tables import Numbers, Pages
 
 _LINE_BYTES = 16
 _RUN_PAGES_MAX = 256
+_LOOK_LINES = 1 << 18
 
 
 class Drained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +66,24 @@ class Base:
             self._map = data[: len(data) // _LINE_BYTES * _LINE_BYTES].cast("Q")
             self._seen = version
         return self._map
+
+    def newer(self, lines: memoryview, watermark: int) -> tuple[Pages, Numbers]:
+        """The pages of a map whose entries are higher, in their order, and these.
+
+        Holes are passed over: one page of a high number makes the map as long as all before it.
+        """
+        words = np.frombuffer(lines, np.uint64)[::2]
+        pages: list[Pages] = [np.zeros(0, np.uint32)]
+        entries: list[Numbers] = [np.zeros(0, np.uint64)]
+        start = 0
+        while (at := self._map_file.written_from(start)) is not None:
+            first = at // _LINE_BYTES
+            some = words[first : first + _LOOK_LINES]
+            found = np.flatnonzero(some > watermark)
+            pages.append((found + (first + 1)).astype(np.uint32))
+            entries.append(some[found])
+            start = (first + _LOOK_LINES) * _LINE_BYTES
+        return np.concatenate(pages), np.concatenate(entries)
 
     def put(
         self, pages: Pages, entries: Numbers, sums: Numbers, page_of: Callable[[int], Buffer]

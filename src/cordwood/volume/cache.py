@@ -101,6 +101,8 @@ class PackCache:
         """Of each pack, for the last few reads: the frame behind what was fetched, and how many."""
         self._proved: dict[tuple[str, int], int] = {}
         """The XXH3 of stored frames that matched their digests."""
+        self._settled: set[str] = set()
+        """Packs whose files have durable names."""
         self.fetched_bytes = 0
         """From the store, since this was made."""
         self.unwritten = 0
@@ -285,6 +287,9 @@ class PackCache:
         file.write(start, limit, stored)
         if self._durable:
             file.sync()
+            if pack.id not in self._settled:
+                self._disk.fsync_dir(os.path.join(self._directory, pack.log, "segments"))
+                self._settled.add(pack.id)
 
     def _file(self, pack: PackIndex, *, create: bool) -> _SparseFile | None:
         file = self._files.get(pack.id)

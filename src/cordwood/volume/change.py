@@ -37,22 +37,21 @@ class Change(NamedTuple):
     """Where the pages are in the file."""
 
 
-def places_of(begin: int, count: int, page_bytes: int) -> Numbers:
-    """Where the pages of a frame are that begins here."""
-    at = begin + HEAD_BYTES + _HEAD.size + (4 * count + 7) // 8 * 8 + 8 * count
-    return np.arange(at, at + count * page_bytes, page_bytes, dtype=np.uint64)
+def place_of(begin: int, count: int) -> int:
+    """Where the first page is of a frame that begins here; the others follow."""
+    return begin + HEAD_BYTES + _HEAD.size + (4 * count + 7) // 8 * 8 + 8 * count
 
 
 def encoded(
     page_count: int, cut: int | None, numbers: list[int], bodies: list[bytes]
-) -> tuple[list[Buffer], Pages, Numbers]:
-    """The payload, and the pages and their checksums."""
+) -> tuple[list[Buffer], list[int]]:
+    """The payload, and the checksums of the pages."""
     count = len(numbers)
-    pages = np.array(numbers, np.uint32)
-    sums = np.array([xxhash.xxh3_64_intdigest(body) for body in bodies], np.uint64)
+    sums = list(map(xxhash.xxh3_64_intdigest, bodies))
+    # Most transactions are of a few pages: arrays would cost more than the rest of it.
+    listed = struct.pack(f"<{count}I{4 * (count & 1)}x{count}Q", *numbers, *sums)
     head = _HEAD.pack(page_count, NO_CUT if cut is None else cut, count, 0)
-    listed = (pages.tobytes() + b"\0" * 4 * (count & 1)) + sums.tobytes()
-    return [head + listed, *bodies], pages, sums
+    return [head + listed, *bodies], sums
 
 
 def decoded(frame: Frame, page_bytes: int, name: str) -> Change:
@@ -70,6 +69,7 @@ def decoded(frame: Frame, page_bytes: int, name: str) -> Change:
             pages = np.frombuffer(payload, np.uint32, count, _HEAD.size)
             sums = np.frombuffer(payload, np.uint64, count, _HEAD.size + listed)
             if count == 0 or (pages[0] > 0 and (pages[1:] > pages[:-1]).all()):
-                places = places_of(frame.begin, count, page_bytes)
+                at = place_of(frame.begin, count)
+                places = np.arange(at, at + count * page_bytes, page_bytes, dtype=np.uint64)
                 return Change(page_count, None if cut == NO_CUT else cut, pages, sums, places)
     raise damage(name, frame.begin, "its frame is not a transaction of a volume")

@@ -3,7 +3,7 @@
 A checkpoint is metadata where it can be: packs that are mostly live are named again, with the pages
 that count; only what is live of the others, and small packs, is written into new packs. It is put
 beside the commits (nobody's push waits for it), then added to the manifest by a swap. Crash between
-the two, and `discover` finds it on the store and adds it.
+the two, and `discover` finds it on the store and adds it; so does every collection.
 
 Why collection cannot take a pack from under it: each pack that it names again is named by a commit
 or checkpoint at or above what was collected, as long as the manifest lets us add ours; new packs
@@ -15,15 +15,16 @@ gone is deleted: nobody was told of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import numpy as np
 
-from cordwood.base.errors import CollectedError, InvalidInputError, StateError
+from cordwood.base.errors import CollectedError, InvalidInputError, NotFoundError, StateError
 from cordwood.store.api import Buffer
+from cordwood.store.timekeeping import age_us
 from cordwood.volume import paths
 from cordwood.volume.format import Commit, Manifest, seal
 from cordwood.volume.history import History
@@ -31,7 +32,7 @@ from cordwood.volume.notes import NOTE_PAGES, Watch, drop_note, put_note
 from cordwood.volume.pack import Built, PackBuilder, PackIndex, frame_pages
 from cordwood.volume.pagesets import PageArray, pages_of
 from cordwood.volume.reader import PageReader
-from cordwood.volume.remote import Fetched
+from cordwood.volume.remote import Fetched, Remote
 from cordwood.volume.snapshot import Resolution
 
 LIVE_MIN = 0.5
@@ -109,22 +110,51 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
 async def discover(history: History, log: str) -> list[int]:
     """Add checkpoints that are in the store and not in the manifest: their makers died.
 
-    One LIST; for each that is added a GET, and a HEAD for each of its packs.
+    One LIST; if there are any, three requests for the time; then as `announce`.
     """
     remote = history.remote
     manifest = await history.refresh(log)
-    known = {*manifest.checkpoints}
-    added: list[int] = []
     after = max(manifest.collected, manifest.first - 1, 1) - 1
-    async for lsn, _ in remote.list_checkpoints(log, after):
-        if lsn in known:
+    found = {lsn: meta.modified_us async for lsn, meta in remote.list_checkpoints(log, after)}
+    if not {*found} - {*manifest.checkpoints}:
+        return []
+    added = await announce(remote, manifest, found, await remote.now_us())
+    if added:
+        await history.refresh(log)
+    for fetched in added:
+        history.keep_checkpoint(fetched)
+    return [fetched.commit.lsn for fetched in added]
+
+
+async def announce(
+    remote: Remote, manifest: Manifest, found: Mapping[int, int], now_us: int
+) -> list[Fetched]:
+    """Add to a manifest those of the checkpoints in the store that it lacks, and should have.
+
+    Their makers are dead: who lives does it within a grace interval, or finds that packs are gone,
+    and deletes it. A GET for each, a HEAD for each of its packs, a GET and a PUT.
+
+    Args:
+        remote: the store.
+        manifest: the log's.
+        found: the checkpoints that a listing found, and when they were put.
+        now_us: what time it is by the store's clock.
+    """
+    lowest = max(manifest.collected, manifest.first - 1, 1)
+    added: list[Fetched] = []
+    for lsn, put_us in sorted(found.items()):
+        is_old = age_us(put_us, now_us) > manifest.grace_s * 1e6
+        if lsn in manifest.checkpoints or lsn < lowest or not is_old:
             continue
-        fetched = await remote.get_checkpoint(log, lsn)
+        try:
+            fetched = await remote.get_checkpoint(manifest.log, lsn)
+        except NotFoundError:
+            continue
         if await remote.missing_packs(pack.id for pack in fetched.commit.packs):
             continue
-        history.keep_manifest(await remote.swap(log, partial(with_checkpoint, lsn=lsn)))
-        history.keep_checkpoint(fetched)
-        added.append(lsn)
+        changed = await remote.swap(manifest.log, partial(with_checkpoint, lsn=lsn))
+        if lsn in changed.checkpoints:
+            added.append(fetched)
     return added
 
 

@@ -35,6 +35,7 @@ import msgspec
 from cordwood.base.errors import FormatError, InvalidInputError, NotFoundError
 from cordwood.store.timekeeping import age_us
 from cordwood.volume import paths
+from cordwood.volume.checkpoints import announce
 from cordwood.volume.forest import SECOND_US, Forest, Tree, survey
 from cordwood.volume.format import Manifest, Watermark
 from cordwood.volume.ids import is_id
@@ -53,6 +54,8 @@ Progress = Callable[[int, int], None]
 class CollectReport:
     """What a collection did."""
 
+    announced: dict[str, list[int]] = field(default_factory=dict)
+    """Checkpoints that were found in the store, and whose makers died before they said so."""
     marked: dict[str, int] = field(default_factory=dict)
     """Logs that have a new watermark, and where."""
     condemned: list[str] = field(default_factory=list)
@@ -122,16 +125,23 @@ class Collector:
         """Mark what can go, and say so in the report of a sweep."""
         marked = await self.mark()
         report.marked, report.condemned = marked.marked, marked.condemned
+        report.announced = marked.announced
         report.due_s = max(report.due_s, marked.due_s)
         return report
 
     async def mark(self) -> CollectReport:
-        """Write down what may go, in the manifests. Deletes nothing."""
+        """Write down what may go, in the manifests. Deletes nothing.
+
+        A log whose manifest turns out to lack a checkpoint gets that first, and is marked the next
+        time.
+        """
         report = CollectReport()
         now_us = await self._remote.now_us()
         forest = await survey(self._remote)
         for log, tree in forest.trees.items():
             if tree.seen is None or tree.manifest.swept:
+                continue
+            if await self._announce(log, tree, now_us, report):
                 continue
             changed = self._marked(forest, log, now_us)
             if changed is None or await self._remote.swap_once(tree.seen, changed) is None:
@@ -142,6 +152,18 @@ class Collector:
                 report.marked[log] = changed.watermark.lsn
             report.due_s = max(report.due_s, self._grace_of(changed))
         return report
+
+    async def _announce(self, log: str, tree: Tree, now_us: int, report: CollectReport) -> bool:
+        """Add checkpoints that the manifest lacks; whether there were any."""
+        if not tree.checkpoints.keys() - {*tree.manifest.checkpoints}:
+            return False
+        try:
+            added = await announce(self._remote, tree.manifest, tree.checkpoints, now_us)
+        except (FormatError, NotFoundError):  # a damaged one; or the log is gone by now
+            return False
+        if added:
+            report.announced[log] = [fetched.commit.lsn for fetched in added]
+        return bool(added)
 
     async def sweep(self, progress: Progress | None = None) -> CollectReport:
         """Delete what was marked a grace interval ago, and what nothing names."""

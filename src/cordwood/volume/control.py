@@ -74,7 +74,7 @@ class State(NamedTuple):
     published_count: int
     """How many pages the published version has."""
     epoch: int
-    """Changes when the head moved other than by a local commit."""
+    """Changes when the head moved, and with a local commit that pages do not tell of."""
     hash: bytes
     """Of the published version's commit."""
 

@@ -15,9 +15,10 @@ still rolls the transaction back. So that is where it is committed, and no journ
 recover: a process that dies leaves a commit or nothing.
 
 SQLite keeps pages in memory as long as bytes 24 to 39 of page 1 stay the same: a counter of changes
-and the page count. A pull, a reset or a checkout may bring other pages with the same counter. So
-what SQLite reads as the counter is moved by a number that changes with each of them, and moved back
-when page 1 is written: within a line of local commits it goes up by one, as SQLite expects.
+and the page count. So it keeps what it knows of tables as long as the version of the schema does. A
+pull, a reset, a restore or a checkout may bring other pages and other tables with the same numbers.
+So what SQLite reads as these is moved by a number that changes with each of them, and moved back
+when page 1 is written: within a line of local commits they go up by one, as SQLite expects.
 
 Page counts: SQLite cuts its file off after the commit. That would be too late: the count is taken
 from page 1 as it is committed.
@@ -42,7 +43,7 @@ from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.reader import PageReader
 from cordwood.volume.snapshot import Absent
 from cordwood.volume.volume import Volume
-from cordwood.volume.writing import Transaction
+from cordwood.volume.writing import TRANSACTION_BYTES_MAX, Transaction, too_large
 
 T = TypeVar("T")
 
@@ -50,8 +51,11 @@ MEMO_BYTES = 4 * 2**20
 """Pages that a connection remembers, besides SQLite's own cache."""
 NONE, SHARED, RESERVED = 0, 1, 2
 """SQLite's locks that mean something here; what is above RESERVED adds nothing to it."""
+_PAGE_SIZE = slice(16, 18)
 _COUNTER = slice(24, 28)
 _COUNT = slice(28, 32)
+_SCHEMA = slice(40, 44)
+_VERSIONS, _WITH_WAL = slice(18, 20), b"\2\2"
 _VALID_FOR = slice(92, 96)
 _WORD = 0xFFFFFFFF
 _EPOCH_STEP, _CHECKOUT_STEP = 0x9E3779B1, 0x85EBCA77
@@ -70,10 +74,12 @@ class Database:
         "_committed",
         "_cut",
         "_desk",
+        "_first",
         "_fixed",
         "_head",
         "_is_failed",
         "_last",
+        "_learned",
         "_memo",
         "_memo_max",
         "_pages",
@@ -114,11 +120,15 @@ class Database:
         """What was held before: where nothing was written since, it is held again."""
         self._memo: dict[int, Buffer] = {}
         """Pages of `_sight`, or of `_last`: the top of a tree is read again and again."""
+        self._learned: tuple[int, bytes] | None = None
+        """The last entry of the snapshot that `_memo` fits next, and page 1 as SQLite saw it."""
         self._memo_max = MEMO_BYTES // desk.page_size
         self._turn: Transaction | None = None
         """The right to write, until it is used or given up."""
         self._pages: dict[int, bytes] = {}
         """Pages over the snapshot: of the transaction, or of one that is committed already."""
+        self._first = b""
+        """Page 1 as SQLite wrote it last."""
         self._cut = 0
         """Pages behind this are no longer the snapshot's."""
         self._committed: int | None = None
@@ -126,7 +136,7 @@ class Database:
         self._is_failed = False
         """Whether a commit failed: what SQLite writes to undo it is there already."""
         self._shift = 0
-        """What is added to the counter of changes."""
+        """What is added to the counter of changes, and to the version of the schema."""
         self._checkouts = 0
         self._head: tuple[object, bytes] | None = None
         """Page 1 as SQLite saw it last, and of which state."""
@@ -156,7 +166,9 @@ class Database:
             sight = self._sight
             if sight is not None:
                 self._sight = None
-                self._committed = None
+                if self._committed is not None:
+                    self._learn(sight)
+                    self._committed = None
                 self._is_failed = False
                 if self._pages:
                     self._pages = {}
@@ -213,18 +225,25 @@ class Database:
             return
         size = self._size
         page = offset // size + 1
+        if self._turn is None and self._committed is not None:
+            self._undo()
         if self._turn is None or len(data) != size or offset % size:
             raise self._told(self._misplaced(len(data), offset))
+        if len(self._pages) * size >= TRANSACTION_BYTES_MAX and page not in self._pages:
+            raise self._told(too_large(len(self._pages) + 1, size))
         if page == 1:
+            self._first = data
             data = _moved(data, -self._shift)
         self._pages[page] = data
         self.num_pages = max(self.num_pages, page)
 
     def xTruncate(self, num_bytes: int) -> None:  # noqa: N802
         """Cut the file off, in a transaction; after one it is done already."""
+        count = -(-num_bytes // self._size)
+        if self._turn is None and self._committed is not None and count != self.num_pages:
+            self._undo()
         if self._turn is None or self._is_failed:
             return
-        count = -(-num_bytes // self._size)
         if count < self.num_pages:
             self._cut = min(self._cut, count)
             self._pages = {page: data for page, data in self._pages.items() if page <= count}
@@ -248,13 +267,18 @@ class Database:
         try:
             sight = self._sight
             assert sight is not None
+            self._check_size()
             count, pages = self._count(), self._pages
             if count < self.num_pages:
                 pages = {page: data for page, data in pages.items() if page <= count}
-            if not self._is_counted(sight):
+            step = self._step(sight)
+            if not step:
                 pages = self._changed(sight, pages)
+            is_mended = 1 in pages and pages[1][_VERSIONS] == _WITH_WAL
+            if is_mended:
+                pages = pages | {1: _without_wal(pages[1])}
             self._turn = None
-            self._committed = turn.commit(pages, count, self._cut)
+            self._committed = turn.commit(pages, count, self._cut, anew=step > 1 or is_mended)
             self._pages = pages
             self._cut = min(self._cut, count)
             self.num_pages = count
@@ -331,19 +355,26 @@ class Database:
             self._desk.close()
         self.volume, self._desk, self._fixed = volume, desk, fixed
         self._checkouts += 1
-        self._head = self._last = None
+        self._head = self._last = self._learned = None
 
     # Inside.
 
     def _hold(self) -> None:
         """Take a snapshot."""
-        sight = self._last
+        sight, learned = self._last, self._learned
         if sight is None or not sight.reopen():
-            fixed = self._fixed
-            sight = self._newest() if fixed is None else Sight(None, fixed)
-            epoch = 0 if sight.view is None else sight.view.epoch
-            self._memo = {}
-            self._shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+            self._learned = None
+            if sight is not None and learned is not None and sight.advance(learned[0]):
+                assert sight.view is not None
+                self._head = sight.view.state, learned[1]
+            else:
+                self._memo = {}
+                sight = self._newest() if self._fixed is None else Sight(None, self._fixed)
+                epoch = 0 if sight.view is None else sight.view.epoch
+                shift = (epoch * _EPOCH_STEP + self._checkouts * _CHECKOUT_STEP) & _WORD
+                shift = shift if sight.num_pages else 0  # the first numbers are SQLite's own
+                if shift != self._shift:
+                    self._shift, self._head = shift, None
         self._sight = sight
         self.num_pages = self._cut = sight.num_pages
 
@@ -387,6 +418,16 @@ class Database:
         sight.close()
         return newer
 
+    def _learn(self, sight: Sight) -> None:
+        """Remember what was committed: unless others commit too, the next snapshot is just that."""
+        pages, memo = self._pages, self._memo
+        assert self._committed is not None
+        self._learned = None
+        # From the first commit of all on, numbers are moved: that one is not followed.
+        if sight.num_pages and 1 in pages and len(memo) + len(pages) <= self._memo_max:
+            memo.update(pages)
+            self._learned = self._committed, self._first
+
     def _forget(self) -> None:
         """Be as the snapshot is."""
         sight = self._sight
@@ -418,16 +459,43 @@ class Database:
             return self.num_pages
         return int.from_bytes(first[_COUNT]) or self.num_pages
 
-    def _is_counted(self, sight: Sight) -> bool:
-        """Whether SQLite counted the transaction as a change: a rollback after a spill is none."""
+    def _step(self, sight: Sight) -> int:
+        """How far the transaction moved the counter of changes.
+
+        By one; by none if it is the rollback of one that was spilled. Anything else is a counter
+        that others may have seen with other pages.
+        """
         first = self._pages.get(1)
-        if first is None or not sight.num_pages:
-            return not sight.num_pages
-        kept = self._head
+        if not sight.num_pages:
+            return 1
+        if first is None:
+            return 0
+        counter, kept = int.from_bytes(first[_COUNTER]), self._head
         if kept is not None and sight.view is not None and kept[0] is sight.view.state:
-            counter = int.from_bytes(first[_COUNTER]) + self._shift
-            return counter & _WORD != int.from_bytes(kept[1][_COUNTER])
-        return first[_COUNTER] != self._original_1(sight)[_COUNTER]
+            return (counter + self._shift - int.from_bytes(kept[1][_COUNTER])) & _WORD
+        return (counter - int.from_bytes(self._original_1(sight)[_COUNTER])) & _WORD
+
+    def _check_size(self) -> None:
+        """Raise if SQLite is about to commit a database of other pages: a copy of one."""
+        first = self._pages.get(1)
+        if first is not None:
+            found = int.from_bytes(first[_PAGE_SIZE])
+            found = 65536 if found == 1 else found
+            if found != self._size:
+                raise InvalidInputError(
+                    f"a database with pages of {found} bytes, in a volume with {self._size}",
+                    hint="copy it to a volume with pages of that size, or vacuum it to others",
+                )
+
+    def _undo(self) -> None:
+        """Take the right to write again: SQLite rolls back what it had us commit.
+
+        It does so if another database of the transaction could not be committed.
+        """
+        try:
+            self._begin()
+        except Exception as error:
+            raise self._told(error) from error
 
     def _changed(self, sight: Sight, pages: dict[int, bytes]) -> dict[int, bytes]:
         """The pages that are not as they were, or not known to be."""
@@ -464,9 +532,15 @@ class _Held:
 
 
 def _moved(page: bytes, shift: int) -> bytes:
-    """Page 1 with both of its counters of changes moved."""
+    """Page 1 with both of its counters of changes, and the version of the schema, moved."""
     if not shift:
         return page
-    counter = (int.from_bytes(page[_COUNTER]) + shift) & _WORD
-    valid_for = (int.from_bytes(page[_VALID_FOR]) + shift) & _WORD
-    return b"".join((page[:24], counter.to_bytes(4), page[28:92], valid_for.to_bytes(4), page[96:]))
+    moved = bytearray(page)
+    for place in (_COUNTER, _SCHEMA, _VALID_FOR):
+        moved[place] = ((int.from_bytes(moved[place]) + shift) & _WORD).to_bytes(4)
+    return bytes(moved)
+
+
+def _without_wal(page: bytes) -> bytes:
+    """Page 1 of a copy of a database that has a WAL, and would not be opened here with one."""
+    return b"".join((page[:18], b"\1\1", page[20:]))

@@ -25,9 +25,10 @@ from typing import cast
 import msgspec
 
 from cordwood.base.clock import Clock, Entropy
-from cordwood.base.errors import Code, CollectedError, StoreError
+from cordwood.base.errors import Code, CollectedError, CordwoodError, CorruptionError, StoreError
 from cordwood.journal import document
 from cordwood.journal.failures import told
+from cordwood.journal.frames import damage
 from cordwood.store.api import Buffer, ObjectStore
 from cordwood.store.disk import Disk
 from cordwood.volume.base import load
@@ -102,11 +103,26 @@ class Sight:
         """Open it once more, as it was, if nothing has changed since; False if something has."""
         return self.view is None or self.view.reopen()
 
+    def advance(self, entry: int) -> bool:
+        """Open it once more, as it is after a commit upon it, if that is all that has changed."""
+        if self.view is None or not self.view.advance(entry):
+            return False
+        self.num_pages = self.view.page_count
+        return True
+
 
 class Desk:
     """One log of a volume, open in one process."""
 
-    def __init__(self, name: str, manifest: Manifest, local: Local, history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        manifest: Manifest,
+        local: Local,
+        history: History,
+        *,
+        durable_cache: bool = False,
+    ) -> None:
         """Made by `open_desk`."""
         self.name = name
         self.log = manifest.log
@@ -114,7 +130,7 @@ class Desk:
         self.local = local
         self.history = history
         self.remote = history.remote
-        self.cache = PackCache(self.remote, history.directory, history.disk)
+        self.cache = PackCache(self.remote, history.directory, history.disk, durable=durable_cache)
         self.client = _client(history)
         self._published: PageReader | None = None
         self._changes = -1
@@ -228,6 +244,11 @@ class Desk:
         ):
             await anext(waiting)
 
+    def tidy(self) -> None:
+        """Give back room that nothing needs any more; nobody is waited for."""
+        with suppress(OSError, CordwoodError):
+            self.local.reclaim()
+
     async def _waiting(self, lock: str, why: str) -> AsyncIterator[None]:
         """Wait a little with each step, and not for ever."""
         waited_s = 0.0
@@ -279,6 +300,7 @@ async def open_desk(
     entropy: Entropy,
     disk: Disk | None = None,
     switch_pages: int = 1000,
+    durable_cache: bool = False,
 ) -> Desk:
     """Open a volume. Without a request if the directory knows it; else a few.
 
@@ -304,7 +326,7 @@ async def open_desk(
         entropy=entropy,
         switch_pages=switch_pages,
     )
-    desk = Desk(name, manifest, local, history)
+    desk = Desk(name, manifest, local, history, durable_cache=durable_cache)
     try:
         await _begin(desk)
     except BaseException:
@@ -322,6 +344,11 @@ async def _begin(desk: Desk) -> None:
         return
     async with desk.remote_work():
         if not _has_begun(desk):
+            with desk.local.snapshot() as view:
+                if view.entry:
+                    path = f"{desk.folder}/{HEAD}"
+                    why = "it is missing, and there are commits that were made upon what it said"
+                    raise damage(path, 0, why)
             _settle_folders(desk.history.disk, desk.folder)
             newest = await desk.history.fetch(desk.log)
             await desk.publish(newest.lsn, newest.hash or NO_HASH, 0, newest.page_count)
@@ -350,7 +377,12 @@ def _client(history: History) -> str:
     """The directory's id, made when it is first needed; of two who make one, one counts."""
     disk, path = history.disk, os.path.join(history.directory, CLIENT)
     with told("open", path):
-        found = load(disk, path, CLIENT, Client)
+        try:
+            found = load(disk, path, CLIENT, Client)
+        except CorruptionError:  # who it was is of no use to anybody any more
+            found = None
+            with suppress(FileNotFoundError):
+                disk.unlink(path)
         if found is not None:
             return found.id
         make_folders(disk, history.directory)

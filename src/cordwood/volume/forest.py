@@ -29,7 +29,8 @@ class Tree:
     """None: there are objects of it, and no manifest (any more)."""
     commits: dict[int, int] = field(default_factory=dict)
     """LSN to the time of its put, by the store's clock."""
-    checkpoints: set[int] = field(default_factory=set)
+    checkpoints: dict[int, int] = field(default_factory=dict)
+    """The same of its checkpoints, announced or not."""
 
     @property
     def manifest(self) -> Manifest:
@@ -85,7 +86,7 @@ async def survey(remote: Remote) -> Forest:
         if lsn is not None and kind == "commits":
             tree.commits[lsn] = meta.modified_us
         elif lsn is not None and kind == "checkpoints":
-            tree.checkpoints.add(lsn)
+            tree.checkpoints[lsn] = meta.modified_us
     manifests = await gather_some(remote.load_if_there, trees)
     for tree, seen in zip(trees.values(), manifests, strict=True):
         tree.seen = seen

@@ -237,19 +237,22 @@ class History:
         for _ in range(TRIES_MAX):
             wanted = await self.head(log) if lsn is None else lsn
             try:
-                return await self._fetch_mending(log, wanted)
+                return await self._fetch_mending(log, wanted, is_sure=lsn is None)
             except _Vanished as gone:
                 self._explain(gone, await self.refresh(gone.log))
         raise ContendedError(
             f"log {log}: it is collected faster than it can be fetched", hint="try again"
         )
 
-    async def _fetch_mending(self, log: str, lsn: int) -> Snapshot:
-        """A version; each file here that turns out to be damaged is fetched again."""
+    async def _fetch_mending(self, log: str, lsn: int, *, is_sure: bool) -> Snapshot:
+        """A version; each file here that turns out to be damaged is fetched again.
+
+        One that may not be there is looked for before what leads to it, which may be much.
+        """
         fetched: set[tuple[str, int]] = set()
         while True:
             try:
-                return await self._fetch(log, lsn, fetched)
+                return await self._fetch(log, lsn, fetched, is_sure=is_sure)
             except _Vanished:
                 raise
             except Absent as damaged:
@@ -285,9 +288,17 @@ class History:
                 f"LSN {gone.lsn} of log {gone.log} is gone", hint="take a newer snapshot"
             ) from gone
 
-    async def _fetch(self, log: str, lsn: int, fetched: set[tuple[str, int]]) -> Snapshot:
+    async def _fetch(
+        self, log: str, lsn: int, fetched: set[tuple[str, int]], *, is_sure: bool
+    ) -> Snapshot:
         """A version; what is brought here is added to `fetched`, and must hold together."""
         path = await self._path_of(log, lsn)
+        newest = path.spans[0] if path.spans else None
+        if newest is not None and newest.low <= newest.high and not is_sure:
+            name, _, at = newest
+            if at not in self._here("commit", name):
+                await self._bring("commit", name, at)
+                fetched.add((name, at))
         wanted: list[tuple[str, str, int]] = []
         if path.checkpoint is not None:
             name, at = path.checkpoint

@@ -165,7 +165,8 @@ class Local:
     def _seen(self, state: State, lock: str, has_idle: bool) -> View | None:
         """A snapshot, with the lock held; None if the state has moved on to another file."""
         again = self.control.read()
-        if again.sequence != state.sequence:
+        # Drained since: then a switch may have begun, and its maker died within it.
+        if again.sequence != state.sequence or has_idle != (self.control.drained < again.sequence):
             return None
         cuts = self._cuts_of(again)
         if cuts is None:

@@ -44,19 +44,19 @@ def lsn_or_time(at: object, now_us: int) -> tuple[int | None, int | None]:
         if at < 0:
             raise InvalidInputError(f"LSN {at}", hint="LSNs are counted from 1")
         return at, None
-    if isinstance(at, datetime):
-        return None, round(at.timestamp() * 1_000_000)
-    if isinstance(at, str):
-        if at.strip().isdecimal() and at.isascii():
-            return int(at), None
-        ago = _AGO.fullmatch(at)
-        if ago is not None:
-            number = 1.0 if ago[1].lower() in {"a", "an"} else float(ago[1])
-            return None, now_us - round(number * _UNIT_US[ago[2].lower()])
-        try:
+    try:
+        if isinstance(at, datetime):
+            return None, round(at.timestamp() * 1_000_000)
+        if isinstance(at, str):
+            if at.strip().isdecimal() and at.isascii():
+                return int(at), None
+            ago = _AGO.fullmatch(at)
+            if ago is not None:
+                number = 1.0 if ago[1].lower() in {"a", "an"} else float(ago[1])
+                return None, now_us - round(number * _UNIT_US[ago[2].lower()])
             return None, round(datetime.fromisoformat(at.strip()).timestamp() * 1_000_000)
-        except (ValueError, OverflowError):
-            pass
+    except (ValueError, OverflowError, OSError):  # no such time, or none that a clock could show
+        pass
     raise InvalidInputError(f"{at!r} names no version", hint=_HINT)
 
 

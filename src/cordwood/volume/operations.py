@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,14 +23,20 @@ from cordwood.volume.branches import create_branch, create_volume
 from cordwood.volume.desk import Desk, Sight
 from cordwood.volume.format import Manifest, Tag
 from cordwood.volume.history import History
+from cordwood.volume.ids import is_id
+from cordwood.volume.local import Local
 from cordwood.volume.overlay import View
 from cordwood.volume.pull import give_way
 from cordwood.volume.push import check_message, has_pending, prepare, resolve, settle
 from cordwood.volume.reader import BATCH_BYTES, PageReader
+from cordwood.volume.recovery import WAL
 from cordwood.volume.remote import LoadedTag
-from cordwood.volume.snapshot import changed_pages
+from cordwood.volume.snapshot import Absent, changed_pages
 from cordwood.volume.tags import set_tag
 from cordwood.volume.transaction import Draft
+
+_LOOK_WAIT_S = 1.0
+"""So long a look at another volume of the directory waits for who recovers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,13 @@ class VolumeStatus:
     lag_s: float | None
     """How long ago the oldest version was published that is not seen here."""
     directory: str
+    ahead_elsewhere: tuple[str, ...] = ()
+    """Other logs in the directory that have commits which are not published, or may have."""
 
     @property
     def is_safe_to_delete(self) -> bool:
-        """Whether everything in the directory can be fetched again."""
-        return self.ahead == 0
+        """Whether everything in the directory can be fetched again, of all volumes in it."""
+        return self.ahead == 0 and not self.ahead_elsewhere
 
 
 async def branch(desk: Desk, name: str, lsn: int | None = None) -> Manifest:
@@ -90,6 +99,7 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
 
     Crash in between, and both have it: the branch, published; this directory, not published. Where
     the version below is not kept any more, the branch has no history: it is a volume of its own.
+    Where the whole log is gone, there is nothing to take, and local commits stay here as well.
 
     Raises:
         AlreadyExistsError: the name is taken.
@@ -101,7 +111,8 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
     paths.check_name(name)
     check_message(message)
     async with desk.remote_work():
-        await resolve(desk)
+        with suppress(CollectedError, NotFoundError):  # a push to a log that is gone is over
+            await resolve(desk)
         with suppress(NotFoundError):
             await desk.remote.get_tag(name)
             raise AlreadyExistsError(f"{name!r} means a volume already", hint="choose another name")
@@ -115,7 +126,8 @@ async def branch_unpushed(desk: Desk, name: str, message: str = "") -> Manifest:
             manifest = await _branch_out(desk, view, below, name, message)
             _know(desk.history, manifest, name)
             try:
-                await give_way(desk, view)
+                with suppress(CollectedError, NotFoundError):
+                    await give_way(desk, view)
             except ContendedError as error:
                 raise ContendedError(
                     f"somebody committed to {desk.name!r} while the branch {name!r} was made, "
@@ -143,7 +155,7 @@ async def _branch_out(
 
     try:
         return await create_branch(desk.remote, desk.log, below.snapshot, name, before_tag=fill)
-    except CollectedError:
+    except (CollectedError, NotFoundError):
         await below.hydrate()
         grace_s = desk.history.manifest(desk.log).grace_s
         return await create_volume(
@@ -234,7 +246,37 @@ async def status(desk: Desk, *, offline: bool = False) -> VolumeStatus:
             wal_bytes=desk.local.wal_bytes(),
             lag_s=lag_s,
             directory=desk.history.directory,
+            ahead_elsewhere=_ahead_elsewhere(desk),
         )
+
+
+def _ahead_elsewhere(desk: Desk) -> tuple[str, ...]:
+    """Other logs of the directory that have what is nowhere else, as far as can be told."""
+    history = desk.history
+    found: list[str] = []
+    for log, kind in sorted(history.disk.scan(history.directory)):
+        if kind != "folder" or log == desk.log or not is_id(log) or not _has_wal(history, log):
+            continue
+        try:
+            page_size = history.manifest(log).page_size
+            opened = Local.open(
+                history.folder(log), page_size, disk=history.disk, lock_wait_s=_LOOK_WAIT_S
+            )
+            with opened, opened.snapshot() as view:
+                is_ahead = view.unpushed > 0
+        except (Absent, CordwoodError):
+            is_ahead = True
+        if is_ahead:
+            found.append(log)
+    return tuple(found)
+
+
+def _has_wal(history: History, log: str) -> bool:
+    """Whether the log was ever opened here: of a branch's parent there are only copies."""
+    with suppress(FileNotFoundError):
+        history.disk.stat(os.path.join(history.folder(log), WAL))
+        return True
+    return False
 
 
 def _know(history: History, manifest: Manifest, name: str) -> None:

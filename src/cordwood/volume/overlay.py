@@ -164,10 +164,8 @@ class View:
         """The pages that are not published, in their order, and the entry of each."""
         if self._lock is None or not self._local.locks.is_open:
             raise self._closed()
-        words = np.frombuffer(self._map, np.uint64)[::2]
-        unpushed = np.flatnonzero(words > self.watermark)
-        pages = [(unpushed + 1).astype(np.uint32)]
-        entries = [words[unpushed]]
+        drained, last = self._local.base.newer(self._map, self.watermark)
+        pages, entries = [drained], [last]
         if self._idle is not None:
             found, numbers = self._idle.newest(self._idle_last)
             pages.append(found)
@@ -201,6 +199,26 @@ class View:
             locks.let_go(need)
             return False
         self._lock = need
+        return True
+
+    def advance(self, entry: int) -> bool:
+        """Open it once more, as it is after a commit up to an entry; False if there was more.
+
+        For who commits again and again: another one would be made of the same parts.
+        """
+        local, old = self._local, self.state
+        state = local.control.read()
+        is_next = (state.turn, state.entry, state.epoch) == (old.turn + 1, entry, old.epoch)
+        if not is_next or state.sequence != old.sequence or state.cuts_limit != old.cuts_limit:
+            return False
+        times = self._times
+        self._times = (state.turn, *times[1:])
+        if not self.reopen():
+            self._times = times
+            return False
+        self.state, self.entry, self.page_count = state, entry, state.page_count
+        self._last = entry - state.first + 1
+        self._far = {}
         return True
 
     def __enter__(self) -> Self:

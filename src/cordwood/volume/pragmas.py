@@ -9,6 +9,7 @@ pull                      take what others published
 fetch                     learn of it, and change nothing
 reset                     take theirs; local commits that were not pushed are gone
 rebase                    put local commits on top of theirs
+follow                    go where the name points now, if somebody moved it; the log
 branch, branch('name')    which one this is; make one of what is published here
 checkout('name')          go on with another branch; an LSN or a time is read and not written;
                           without a name, go back to what is there now
@@ -108,6 +109,15 @@ def _rebase(database: Database, _: str | None) -> str:
     return _moved(database.run(database.volume.rebase()))
 
 
+def _follow(database: Database, _: str | None) -> str:
+    if database.is_reading:
+        raise StateError("a transaction is open", hint="commit it or roll it back first")
+    if database.run(database.volume.follow()):
+        volume = database.volume
+        database.check_out(volume, database.run(volume.desk()), None)
+    return database.desk.log
+
+
 def _branch(database: Database, value: str | None) -> str:
     if value is None:
         return database.volume.name
@@ -137,13 +147,7 @@ async def _target(database: Database, value: str | None) -> tuple[Volume, Desk, 
     try:
         lsn_or_time(value, 0)
     except InvalidInputError:
-        other = Volume(
-            volume.store,
-            value,
-            directory=volume.directory,
-            clock=volume.clock,
-            entropy=volume.entropy,
-        )
+        other = volume.named(value)
         return other, await other.desk(), None
     return volume, desk, await version_at(volume, value)
 
@@ -203,6 +207,7 @@ _ANSWERS: dict[str, Callable[[Database, str | None], str]] = {
     "checkout": _checkout,
     "checkpoint": _checkpoint,
     "fetch": _fetch,
+    "follow": _follow,
     "hydrate": _hydrate,
     "log": _log,
     "lsn": _lsn,
@@ -214,5 +219,5 @@ _ANSWERS: dict[str, Callable[[Database, str | None], str]] = {
     "status": _status,
     "tag": _tag,
 }
-_WRITING = frozenset({"pull", "push", "rebase", "reset", "restore"})
+_WRITING = frozenset({"follow", "pull", "push", "rebase", "reset", "restore"})
 _MOVING = _WRITING | {"checkout"}

@@ -86,7 +86,8 @@ async def reset(desk: Desk) -> Moved:
         with desk.local.snapshot() as view:
             before = view.lsn
         await desk.publish(newest.lsn, newest.hash or NO_HASH, None, newest.page_count)
-        return Moved(before, newest.lsn)
+    desk.tidy()
+    return Moved(before, newest.lsn)
 
 
 async def rebase(desk: Desk) -> Moved:

@@ -131,6 +131,7 @@ async def push(desk: Desk, message: str = "", progress: Progress | None = None) 
             await desk.remote.claim(desk.log)
             prepared = await prepare(desk, view, desk.log, message, progress)
             await _put(desk, view, prepared)
+    desk.tidy()
     return prepared.sealed.commit
 
 
@@ -268,6 +269,7 @@ async def resolve(desk: Desk) -> Commit | None:
     The remote-operation lock is held. Nothing is asked of the store if there is none.
 
     Raises:
+        CollectedError, NotFoundError: the log is being deleted, or gone; everything is as it was.
         UncertainError, StoreError: the store cannot be reached; everything is as it was.
     """
     path = f"{desk.folder}/{PENDING}"
@@ -282,6 +284,7 @@ async def resolve(desk: Desk) -> Commit | None:
         await _drop(desk, sealed.commit, pending.note)
         return None
     commit = sealed.commit
+    await desk.remote.claim(commit.log)  # in a log that is gone nobody would ever find it
     try:
         await _bring_back(desk, commit.packs)
     except CollectedError:

@@ -11,10 +11,11 @@ publishes what was committed since the last one as one version (pragmas.py). Any
 connections, threads and processes may use one directory; one at a time writes.
 
 This is the only module that imports apsw: the standard library's sqlite3 has no way to bring a file
-of one's own. SQLite calls a `_Vfs` for names, and for each of its files a `_MainFile` (database.py)
-or a `_Journal`: a rollback journal is only ever needed by the transaction that wrote it, and dies
-with it, so it is kept in memory. Temporary files, and plain databases that are attached, go to the
-operating system.
+of one's own. SQLite calls a `_Vfs` for names, and for each volume a `_MainFile` (database.py). A
+rollback journal is only ever needed by the transaction that wrote it, and dies with it, so SQLite
+keeps it in memory, whatever it is asked: one in a file of ours would make plain databases of the
+same transaction depend on it after a crash, and it would be gone. Temporary files, and plain
+databases that are attached, go to the operating system.
 """
 
 from __future__ import annotations
@@ -100,7 +101,11 @@ def connect(
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     if at is not None:
         flags = apsw.SQLITE_OPEN_READONLY
-    connection = apsw.Connection(_vfs.expect(opened), flags=flags, vfs=_vfs.name)
+    expected = _vfs.expect(opened)
+    try:
+        connection = apsw.Connection(expected, flags=flags, vfs=_vfs.name)
+    finally:
+        _vfs.dismiss(expected)
     connection.set_busy_handler(_Waiting(busy_timeout_s, entropy))
     # The file is made by a first write, in pages of the volume's size.
     connection.execute(f"pragma page_size = {opened.desk.page_size}")
@@ -128,7 +133,11 @@ def attach(
     between leaves the first committed and the second not.
     """
     opened = _open(store, name, directory, branch, at, create, page_size, clock, entropy)
-    connection.execute("attach ? as ?", (_vfs.expect(opened), schema))
+    expected = _vfs.expect(opened)
+    try:
+        connection.execute("attach ? as ?", (expected, schema))
+    finally:
+        _vfs.dismiss(expected)
     quoted = '"' + schema.replace('"', '""') + '"'
     connection.execute(f"pragma {quoted}.page_size = {opened.desk.page_size}")
     connection.execute(f"pragma {quoted}.journal_mode = memory")
@@ -201,16 +210,7 @@ async def _opened(
     volume: Volume, branch: str | None, at: Moment | None, create: bool, page_size: int
 ) -> _Opened:
     """A volume or a branch, open; made if it is not there and may be."""
-    if branch is not None and branch != volume.name:
-        wanted = Volume(
-            volume.store,
-            branch,
-            directory=volume.directory,
-            clock=volume.clock,
-            entropy=volume.entropy,
-        )
-    else:
-        wanted = volume
+    wanted = volume.named(branch) if branch is not None and branch != volume.name else volume
     try:
         desk = await wanted.desk()
     except NotFoundError:
@@ -259,7 +259,6 @@ class _Vfs(apsw.VFS):
     def __init__(self) -> None:
         super().__init__(self.name, base="")
         self._expected: dict[str, _Opened] = {}
-        self._journals: dict[str, bytearray] = {}
         self._numbers = itertools.count(1)
 
     def expect(self, opened: _Opened) -> str:
@@ -268,18 +267,22 @@ class _Vfs(apsw.VFS):
         self._expected[name] = opened
         return name
 
+    def dismiss(self, name: str) -> None:
+        """SQLite has not opened it after all."""
+        opened = self._expected.pop(name, None)
+        if opened is not None:
+            opened.desk.close()
+
     def xOpen(self, name: Any, flags: list[int]) -> Any:  # noqa: N802
-        """A volume, a journal of one, or a file of the operating system."""
+        """A volume, or a file of the operating system."""
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None or not path.startswith(_PREFIX):
             return super().xOpen(name, flags)
         flags[1] = flags[0]
-        if flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            opened = self._expected.pop(path, None)
-            if opened is None:
-                raise apsw.CantOpenError("volumes are opened with connect or attach")
-            return _MainFile(opened, lambda: self._forget(path))
-        return _Journal(self._journals.setdefault(path, bytearray()))
+        opened = self._expected.pop(path, None)
+        if opened is None:
+            raise apsw.CantOpenError("volumes are opened with connect or attach")
+        return _MainFile(opened)
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802
         """Our names are whole as they are."""
@@ -287,31 +290,21 @@ class _Vfs(apsw.VFS):
 
     def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802
         """Whether there is such a file."""
-        if pathname.startswith(_PREFIX):
-            return pathname in self._journals
-        return super().xAccess(pathname, flags)
+        return not pathname.startswith(_PREFIX) and super().xAccess(pathname, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        """Away with a journal."""
-        if filename.startswith(_PREFIX):
-            self._journals.pop(filename, None)
-        else:
+        """Away with a file; of a volume there is none but itself."""
+        if not filename.startswith(_PREFIX):
             super().xDelete(filename, syncdir)
-
-    def _forget(self, path: str) -> None:
-        """A connection is closed: so are its journals."""
-        for name in [name for name in self._journals if name.startswith(path)]:
-            self._journals.pop(name, None)
 
 
 class _MainFile(Database):
     """A volume as a file of SQLite's."""
 
-    __slots__ = ("_closed", "_traits")
+    __slots__ = ("_traits",)
 
-    def __init__(self, opened: _Opened, closed: Any) -> None:
+    def __init__(self, opened: _Opened) -> None:
         super().__init__(opened.volume, opened.desk, opened.fixed, _told)
-        self._closed = closed
         self._traits: int = (
             getattr(apsw, f"SQLITE_IOCAP_ATOMIC{_size_name(opened.desk.page_size)}")
             | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
@@ -343,7 +336,6 @@ class _MainFile(Database):
     def xClose(self) -> None:  # noqa: N802
         """Let everything go."""
         self.close()
-        self._closed()
 
     def _pragma(self, ptr: int) -> bool:
         asked = apsw.VFSFcntlPragma(ptr)
@@ -358,66 +350,13 @@ class _MainFile(Database):
         return said is not None
 
 
-class _Journal:
-    """A rollback journal, in memory."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytearray) -> None:
-        self._data = data
-
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
-        """Some bytes; fewer at the end."""
-        return bytes(self._data[offset : offset + amount])
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        """Bytes at a place; what is between it and the end is zeros."""
-        if len(self._data) < offset:
-            self._data.extend(bytes(offset - len(self._data)))
-        self._data[offset : offset + len(data)] = data
-
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        """Cut it off."""
-        del self._data[newsize:]
-
-    def xFileSize(self) -> int:  # noqa: N802
-        """How long it is."""
-        return len(self._data)
-
-    def xSync(self, flags: int) -> None:  # noqa: N802
-        """Nothing outlives the process."""
-
-    def xLock(self, level: int) -> None:  # noqa: N802
-        """Nobody else has it."""
-
-    def xUnlock(self, level: int) -> None:  # noqa: N802
-        """Nobody else has it."""
-
-    def xCheckReservedLock(self) -> bool:  # noqa: N802
-        """Nobody else has it."""
-        return False
-
-    def xSectorSize(self) -> int:  # noqa: N802
-        """The smallest there is: the journal's head is as long."""
-        return 512
-
-    def xDeviceCharacteristics(self) -> int:  # noqa: N802
-        """Nothing is torn in memory."""
-        return int(apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE)
-
-    def xFileControl(self, op: int, ptr: int) -> bool:  # noqa: N802
-        """Nothing is asked of a journal."""
-        return False
-
-    def xClose(self) -> None:  # noqa: N802
-        """It stays until it is deleted, or its connection is closed."""
-
-
 def _settled(database: Database, name: str, value: str | None) -> str | None:
     """The answer to SQLite's own pragmas that would not do here; None for all others."""
     asked = (value or "").strip("'\"").lower()
     if name == "locking_mode" and asked == "exclusive":
         return "normal"  # others may always read and, between transactions, write
+    if name == "journal_mode" and asked not in {"", "memory"}:
+        return "memory"
     if name == "page_size" and asked.isdecimal() and int(asked) != database.page_size:
         raise InvalidInputError(
             f"the volume has pages of {database.page_size} bytes, for good",

@@ -19,6 +19,7 @@ page, and looks again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ ENTRY_TYPE = np.dtype([("page", "<u4"), ("previous", "<u4"), ("place", "<u8"), (
 _CUT_BYTES = 16
 _LOOKS = 1_000
 _STEPS_MAX = 8
+_FEW = 32
+"""Up to so many entries are filled in one by one: that costs less than to make arrays of them."""
 _GROWTH_BYTES = 1 << 16
 _BLOCK_BYTES = 4096
 
@@ -78,11 +81,12 @@ class _Room:
         old, self._shared = self._shared, self._disk.share(self.path, size_bytes)
         old.close()
 
-    def reserve(self, blocks: set[int]) -> None:
+    def reserve(self, blocks: Iterable[int]) -> None:
         """Make sure that blocks can be written."""
-        for block in blocks - self._reserved:
-            self._shared.reserve(block * _BLOCK_BYTES, _BLOCK_BYTES)
-            self._reserved.add(block)
+        for block in blocks:
+            if block not in self._reserved:
+                self._shared.reserve(block * _BLOCK_BYTES, _BLOCK_BYTES)
+                self._reserved.add(block)
 
     def close(self) -> None:
         self._shared.close()
@@ -134,7 +138,7 @@ class Table:
             self.cover(page_count, last)
         self._cells_room.reserve({page >> 10 for page in pages})
         blocks = range(begin * _ENTRY.size >> 12, ((last + 1) * _ENTRY.size - 1 >> 12) + 1)
-        self._list_room.reserve(set(blocks))
+        self._list_room.reserve(blocks)
 
     def find(self, page: int, last: int, far: dict[int, Found]) -> Found | None:
         """The newest entry of a page that is not behind `last`; None if there is none.
@@ -178,16 +182,27 @@ class Table:
             hint="close all that use the directory; who opens it next makes the file anew",
         )
 
-    def add(self, last: int, pages: Pages, places: Numbers, sums: Numbers) -> None:
-        """Fill in the next entries, up to the `last`: first they, then the table."""
-        if not len(pages):
+    def add(self, last: int, pages: list[int], place: int, step: int, sums: list[int]) -> None:
+        """Fill in the next entries, up to the `last`: first they, then the table.
+
+        The first page is at a place of the file, the others `step` bytes after each other.
+        """
+        entry = last - len(pages) + 1
+        if len(pages) <= _FEW:
+            cells, fill, filled = self._cells, _ENTRY.pack_into, self._list
+            for number, (page, checksum) in enumerate(zip(pages, sums, strict=True), entry):
+                fill(filled, number * _ENTRY.size, page, cells[page], place, checksum)
+                place += step
+            for number, page in enumerate(pages, entry):
+                cells[page] = number
             return
-        numbers = np.arange(last - len(pages) + 1, last + 1, dtype=np.uint32)
+        listed = np.array(pages, np.uint32)
         added = np.empty(len(pages), ENTRY_TYPE)
-        added["page"], added["place"], added["sum"] = pages, places, sums
-        added["previous"] = self.cells[pages]
-        self.entries[numbers[0] : last + 1] = added
-        self.cells[pages] = numbers
+        added["page"], added["previous"] = listed, self.cells[listed]
+        added["place"] = np.arange(place, place + step * len(pages), step, dtype=np.uint64)
+        added["sum"] = sums
+        self.entries[entry : last + 1] = added
+        self.cells[listed] = np.arange(entry, last + 1, dtype=np.uint32)
 
     def load(self, numbers: Pages, pages: Pages, places: Numbers, sums: Numbers) -> None:
         """Fill in all entries of a file at once: who is alone, and found the table empty.
@@ -199,8 +214,8 @@ class Table:
             return
         last = int(numbers[-1])
         self.cover(int(pages.max()), last)
-        self._cells_room.reserve(set(np.unique(pages >> 10).tolist()))
-        self._list_room.reserve(set(range(((last + 1) * _ENTRY.size - 1 >> 12) + 1)))
+        self._cells_room.reserve(np.unique(pages >> 10).tolist())
+        self._list_room.reserve(range(((last + 1) * _ENTRY.size - 1 >> 12) + 1))
         order = np.argsort(pages, kind="stable")
         page, number = pages[order], numbers[order]
         is_same = page[1:] == page[:-1]
@@ -215,6 +230,7 @@ class Table:
 
     def undo(self, last: int) -> None:
         """Take back the entries behind `last`, which belong to a writer that died."""
+        self.look_anew()  # that one may have made it longer
         behind = self.entries[last + 1 :]
         pages = behind["page"]
         count = int(np.argmin(pages != 0)) if len(pages) and pages[-1] == 0 else len(pages)
@@ -226,6 +242,7 @@ class Table:
 
     def clear(self, last: int) -> None:
         """Forget all entries: the file is used anew."""
+        self.look_anew()  # others may have made it longer, and drained the file
         self.cells[self.entries["page"][1 : last + 1]] = 0
         self.entries[1 : last + 1] = np.zeros((), ENTRY_TYPE)
 
@@ -268,7 +285,7 @@ class Cuts:
         """
         if limit * _CUT_BYTES >= len(self._room.view):
             self._room.cover(limit * _CUT_BYTES + 1)
-        self._room.reserve(set(range(start * _CUT_BYTES >> 12, (limit * _CUT_BYTES >> 12) + 1)))
+        self._room.reserve(range(start * _CUT_BYTES >> 12, (limit * _CUT_BYTES >> 12) + 1))
 
     def put(self, at: int, cuts: Numbers) -> None:
         """Write cuts to their place."""

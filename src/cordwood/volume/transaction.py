@@ -85,7 +85,8 @@ class Draft:
         self._check()
         try:
             cut = self._cut if self._cut < self._sight.num_pages else None
-            return self._turn.commit(self._pages, self.num_pages, cut)
+            # A database in these pages may have an older counter of changes than before.
+            return self._turn.commit(self._pages, self.num_pages, cut, anew=True)
         finally:
             self.rollback()
 

@@ -86,7 +86,11 @@ async def export_file(
     """Write a version to a file, byte for byte; how many bytes. What is there now by default.
 
     The file appears under its name when it is complete, in place of what had the name.
+
+    Raises:
+        InvalidInputError: something has the name that is no file, such as a device.
     """
+    _check_file(path)
     snapshot = await volume.snapshot(at)
     sight, size = snapshot.sight, (await volume.desk()).page_size
     length = sight.num_pages * size
@@ -104,6 +108,12 @@ async def export_file(
             os.unlink(draft)
         sight.close()
     return length
+
+
+def _check_file(path: str) -> None:
+    """Raise if something has the name that a file must not take the place of."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InvalidInputError(f"{path} is no file", hint="a file is written anew, and renamed")
 
 
 async def _check_empty(volume: Volume, desk: Desk) -> None:

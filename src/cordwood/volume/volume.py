@@ -59,6 +59,7 @@ class Volume:
         name: str,
         *,
         directory: str | os.PathLike[str],
+        durable_cache: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         entropy: Entropy = SYSTEM_ENTROPY,
     ) -> None:
@@ -69,6 +70,8 @@ class Volume:
             name: the volume's, or a branch's.
             directory: local state: commits that are not published, and copies of what is. Several
                 volumes and any number of processes may share one.
+            durable_cache: sync pages that were fetched: slower, and after a power cut they need
+                not be fetched again. What is committed is durable in any case.
             clock: what time it is.
             entropy: where ids come from.
 
@@ -78,6 +81,7 @@ class Volume:
         self.store = store if isinstance(store, Store) else Store(store)
         self.name = check_name(name)
         self.directory = os.path.abspath(os.fspath(directory))
+        self.durable_cache = durable_cache
         self.clock = clock
         self.entropy = entropy
         self._desk: Desk | None = None
@@ -116,6 +120,7 @@ class Volume:
                     self.directory,
                     clock=self.clock,
                     entropy=self.entropy,
+                    durable_cache=self.durable_cache,
                 )
             return self._desk
 
@@ -287,9 +292,7 @@ class Volume:
             await operations.branch_unpushed(desk, name, message)
         else:
             await operations.branch(desk, name, None if at is None else await self._lsn(at))
-        return Volume(
-            self.store, name, directory=self.directory, clock=self.clock, entropy=self.entropy
-        )
+        return self.named(name)
 
     async def tag(self, name: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Give the volume another name in the store.
@@ -378,6 +381,17 @@ class Volume:
         """
         remote = Remote(self.store, self.clock, self.entropy)
         return await Collector(remote, keep_s=keep_s, grace_s=grace_s).collect(progress)
+
+    def named(self, name: str) -> Volume:
+        """Another volume of the same store, in the same directory. No I/O."""
+        return Volume(
+            self.store,
+            name,
+            directory=self.directory,
+            durable_cache=self.durable_cache,
+            clock=self.clock,
+            entropy=self.entropy,
+        )
 
     # What these share.
 

@@ -56,11 +56,19 @@ class Transaction:
         self._state = state
         self._is_open = True
 
-    def commit(self, pages: dict[int, bytes], page_count: int, cut: int | None = None) -> int:
+    def commit(
+        self,
+        pages: dict[int, bytes],
+        page_count: int,
+        cut: int | None = None,
+        *,
+        anew: bool = False,
+    ) -> int:
         """Commit pages, durably, all or none; the entry up to which the volume now goes.
 
         `cut` is the smallest page count that the transaction had, if it made the volume shorter at
-        some time.
+        some time. `anew` says that the pages do not tell by themselves that they have changed:
+        whoever keeps some in memory (database.py) is told by the epoch.
 
         Raises:
             InvalidInputError: a page is not of the right size, or behind the end.
@@ -74,17 +82,17 @@ class Transaction:
         try:
             # A handle that is being closed by another thread waits, and then refuses.
             with self._local.busy:
-                return self._commit(pages, page_count, cut)
+                return self._commit(pages, page_count, cut, anew)
         finally:
             self.rollback()
 
-    def _commit(self, pages: dict[int, bytes], page_count: int, cut: int | None) -> int:
+    def _commit(self, pages: dict[int, bytes], page_count: int, cut: int | None, anew: bool) -> int:
         local = self._local
         local.check()
         cut = _checked(pages, page_count, cut, self._state, local.page_bytes)
         if not pages and cut is None and page_count == self._state.page_count:
             return self._state.entry
-        state = append(local, self._state, pages, page_count, cut)
+        state = append(local, self._state, pages, page_count, cut, anew=anew)
         # The commit is made. What comes now saves room, and who asks for it is told of errors.
         with suppress(OSError, CordwoodError):
             switch(local, state)
@@ -121,13 +129,17 @@ def writable(local: Local) -> State:
 
 
 def append(
-    local: Local, state: State, pages: dict[int, bytes], page_count: int, cut: int | None
+    local: Local,
+    state: State,
+    pages: dict[int, bytes],
+    page_count: int,
+    cut: int | None,
+    *,
+    anew: bool = False,
 ) -> State:
     """Write one transaction; what the state is then."""
     numbers = sorted(pages)
-    payload, listed, sums = change.encoded(
-        page_count, cut, numbers, [pages[number] for number in numbers]
-    )
+    payload, sums = change.encoded(page_count, cut, numbers, [pages[page] for page in numbers])
     first, span = state.entry + 1, max(1, len(numbers))
     tail = Tail(state.salt, state.end, first, state.checksum)
     parts, after = frames.framed(
@@ -156,9 +168,13 @@ def append(
             control.end_writing()
         raise error_of("commit to", local.folder, error) from error
     _sync(local, state.sequence, "the commit")
-    table.add(last, listed, change.places_of(state.end, len(numbers), local.page_bytes), sums)
+    table.add(last, numbers, change.place_of(state.end, len(numbers)), local.page_bytes, sums)
     new = state._replace(
-        entry=after.number - 1, end=after.end, checksum=after.checksum, page_count=page_count
+        entry=after.number - 1,
+        end=after.end,
+        checksum=after.checksum,
+        page_count=page_count,
+        epoch=state.epoch + anew,
     )
     if cut is not None:
         new = _with_cut(local, new, first, cut)
@@ -265,17 +281,22 @@ def _checked(
         raise InvalidInputError(
             f"pages {min(pages)} to {max(pages)} are not among the {page_count} of the volume"
         )
-    wrong = next((number for number, page in pages.items() if len(page) != page_bytes), None)
-    if wrong is not None:
+    if not {page_bytes}.issuperset(map(len, pages.values())):
+        wrong = next(number for number, page in pages.items() if len(page) != page_bytes)
         raise InvalidInputError(
             f"page {wrong} has {len(pages[wrong])} bytes; those of the volume have {page_bytes}"
         )
     if len(pages) * page_bytes > TRANSACTION_BYTES_MAX:
-        raise LimitError(
-            f"a transaction of {len(pages)} pages is too large",
-            hint=f"commit after at most {TRANSACTION_BYTES_MAX // page_bytes} pages",
-        )
+        raise too_large(len(pages), page_bytes)
     smallest = page_count if cut is None else min(cut, page_count)
     if smallest < 0:
         raise InvalidInputError(f"a volume cannot have {smallest} pages")
     return smallest if smallest < state.page_count else None
+
+
+def too_large(num_pages: int, page_bytes: int) -> LimitError:
+    """The error for a transaction of more pages than are kept in memory."""
+    return LimitError(
+        f"a transaction of {num_pages} pages is too large",
+        hint=f"commit after at most {TRANSACTION_BYTES_MAX // page_bytes} pages",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import contextmanager
 
@@ -48,6 +49,7 @@ def sql(run, url, statement, *more):
 
 def test_a_file_comes_in_and_goes_out(run, url, file, tmp_path):
     """Byte for byte, but for the two bytes that say which journal; any version, whole or not."""
+    # EVIDENCE-OF: G-133
     sql(run, url, "update t set x = 'new' where id = 7")
     run("volume", "push", url, "-m", "second")
     sql(run, url, "delete from t where id > 1500; vacuum")
@@ -67,6 +69,13 @@ def test_a_file_comes_in_and_goes_out(run, url, file, tmp_path):
     assert "is there already" in run("volume", "export", url, "now.db", code=1)
     assert "no directory" in run("volume", "export", url, "none/now.db", code=1)
     assert "wrote" in run("volume", "export", url, "now.db", "--force")
+
+
+def test_an_export_does_not_take_the_place_of_what_is_no_file(run, url, tmp_path):
+    """A device or a pipe stays what it is, though it is asked for by force."""
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file" in run("volume", "export", url, tmp_path / "pipe", "--force", code=1)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_imports_that_cannot_be(run, url, file, tmp_path, monkeypatch):
@@ -155,10 +164,25 @@ def test_two_directories(run, url, tmp_path):
     assert "1998\n" == sql(run, url, "select count(*) from t", *there)
 
 
+def test_a_name_that_was_moved(run, url, file, tmp_path):
+    """It is followed when that is asked for."""
+    there = ("-d", tmp_path / "there")
+    assert {"moved": False, "lsn": 1} == run("volume", "follow", url, *there, "--json")
+    run("volume", "import", "wood/other", file)
+    sql(run, "wood/other", "delete from t where id > 7")
+    run("volume", "push", "wood/other")
+    run("volume", "tag", "wood/other", "app", "--force")
+    assert "moved" in run("volume", "pull", url, *there, code=1)
+    assert "another volume, at version 2" in run("volume", "follow", url, *there)
+    assert "7\n" == sql(run, url, "select count(*) from t", *there)
+
+
 def test_upkeep(run, url):
     """A checkpoint, a collection."""
     assert 1 == run("volume", "checkpoint", url, "--json")["lsn"]
     assert "checkpoint at version 1" in run("volume", "checkpoint", url)
+    assert {"checkpoints": []} == run("volume", "discover", url, "--json")
+    assert "nothing to add" in run("volume", "discover", url)
     assert 0 == run("volume", "collect", "wood", "--keep-s", 0, "--json")["deleted"]
     assert "deleted 0 objects" in run("volume", "collect", "wood")
 

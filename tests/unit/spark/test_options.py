@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cordwood import InvalidInputError
+from cordwood import InvalidInputError, NotFoundError, sync
+from cordwood.spark import writing
 from cordwood.spark.options import Frozen, Place, parse
 from cordwood.spark.read import _given
 
@@ -142,3 +143,15 @@ def test_a_frozen_range_travels_as_text():
     """What `read_log` fixed is an option like any other."""
     text = '[{"log":"orders","begin":3,"end":9,"pin":"spark_a"}]'
     assert parse({"path": URL, "frozen": text}).frozen == (Frozen("orders", 3, 9, "spark_a"),)
+
+
+def test_a_destroyed_chain_log_is_made_anew(tmp_path):
+    """What it leaves behind for a while is no log: a write makes one, or says there is none."""
+    log = sync.Log(f"file://{tmp_path}", "orders")
+    log.create(protocol="chain")
+    log.destroy()
+    options = {"store": f"file://{tmp_path}", "name": "orders"}
+    with pytest.raises(NotFoundError, match="no log"):
+        writing.prepare(writing.WriteOptions(**options, create=False))
+    writing.prepare(writing.WriteOptions(**options))
+    assert 1 == log.state().next_offset

@@ -550,3 +550,24 @@ def test_partitions_are_asked_at_once():
             producer.send(b"more", partition=5)
         assert [b"more"] == [one.value for one in consumer]
     topics.close()
+
+
+def test_a_producer_of_a_deleted_topic_of_chains_harms_no_new_one():
+    """Its logs leave their last manifests, so that no name of theirs is used twice."""
+    # EVIDENCE-OF: G-127
+    store = cordwood.Store.over(MemoryStore(), "gs://bucket")
+    topics, other = sync.Topics(store), sync.Topics(store)
+    topics.create("shop", "clicks")
+    with topics.producer("shop", "clicks") as producer:
+        producer.send(b"old")
+        other.delete("shop", "clicks")
+        assert [] == list(other.list())
+        other.create("shop", "clicks")
+        with other.producer("shop", "clicks") as later:
+            later.send(b"new")
+        with pytest.raises(NotFoundError, match="no topic"):
+            producer.send(b"late")
+    with sync.Topics(store).consumer("shop", "clicks", timeout_s=0) as consumer:
+        assert [b"new"] == [record.value for record in consumer]
+    log = sync.Log(store, "shop/clicks/0")
+    assert ("chain", True) == (log.state().protocol, log.scrub(deep=True).ok)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import numpy as np
 import pytest
 from turns import Turns, next_plan
@@ -181,6 +182,28 @@ async def test_a_push_saves_a_condemned_log(desk):
     await collected(desk, 3)
     with pytest.raises(NotFoundError, match="no log"):
         await desk.remote.put_commit(late)
+
+
+async def test_a_checkpoint_nobody_announced_is_used(desk):
+    """Its maker died before the manifest knew of it: a collection adds it, and cuts there."""
+    log = await grown(desk)
+    await desk.remote.swap(log, lambda now: msgspec.structs.replace(now, checkpoints=()))
+    early, late, marking, sweeping = await collected(desk, 4, keep_s=0)
+    assert ({}, {}) == (early.announced, early.marked)
+    assert ({log: [4]}, {}) == (late.announced, late.marked)
+    assert ({}, {log: 4}) == (marking.announced, marking.marked)
+    assert {log: 4} == sweeping.collected
+
+
+async def test_a_slow_makers_checkpoint_is_not_announced_by_others(desk):
+    """It is put, and the packs are swept; who finds it then must not vouch for it."""
+    log = await grown(desk)
+    await desk.remote.swap(log, lambda now: msgspec.structs.replace(now, checkpoints=()))
+    checkpoint = (await desk.remote.get_checkpoint(log, 4)).commit
+    desk.clock.pass_s(GRACE_S + 2)
+    await desk.store.delete([paths.pack(checkpoint.packs[-1].id)])
+    first, second = await collected(desk, 2, keep_s=0)
+    assert ({}, {}) == (first.announced, second.announced)
 
 
 async def test_bad_times_are_refused(desk):

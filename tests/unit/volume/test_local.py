@@ -73,6 +73,35 @@ def test_what_is_not_local_is_asked_of_the_published_version(disk):
             view.read(0)
 
 
+def test_a_snapshot_follows_the_commit_that_was_made_upon_it(disk):
+    """Only if that is all: not over another's, one that cut, a switch, a drain, or a version."""
+    local, other = opened(disk, switch_pages=20), opened(disk, switch_pages=20)
+    commit(local, pages_of(1, 1, 2, 3), 3)
+    view = local.snapshot()
+    view.close()
+    assert view.reopen()
+    view.close()
+    entry = commit(local, pages_of(2, 2, 4), 4)
+    assert not view.reopen()
+    assert not view.advance(entry + 1)
+    assert view.advance(entry)
+    with local.snapshot() as fresh:
+        assert (fresh.state, fresh.page_count) == (view.state, view.page_count)
+        assert [fresh.read(page) for page in range(1, 6)] == [view.read(p) for p in range(1, 6)]
+    view.close()
+    for change in (
+        lambda: commit(local, pages_of(3, 1), 4, cut=2),
+        lambda: local.begin(local.snapshot()).commit(pages_of(3, 2), 4, anew=True),
+        lambda: (commit(other, pages_of(4, 1), 4), commit(local, pages_of(5, 1), 4))[1],
+        lambda: (local.publish(1, bytes(32), 0, 2), commit(local, pages_of(6, 1), 4))[1],
+        lambda: [commit(local, pages_of(n, 1, 2), 4) for n in range(7, 19)][-1],
+    ):
+        with local.snapshot() as view:
+            pass
+        assert not view.advance(change())
+        assert not view.is_open
+
+
 def test_shrink_then_grow_reads_zeros(disk):
     """Neither an older local page nor the published one comes back."""
     local = opened(disk)
@@ -477,8 +506,7 @@ def test_a_dead_writers_entries_are_taken_back(disk):
     commit(local, pages_of(1, 1, 2), 2)
     state = local.control.read()
     table = local.tables[0]
-    numbers = np.array([1, 3], np.uint32)
-    table.add(4, numbers, np.array([7, 7], np.uint64), np.array([7, 7], np.uint64))
+    table.add(4, [1, 3], 7, 7, [7, 7])
     local.control.begin_writing(state)
     with other.snapshot() as view:
         assert page_of(1, 1) == view.read(1)

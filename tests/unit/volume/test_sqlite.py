@@ -84,13 +84,13 @@ def test_every_page_size(connect, page_size):
         one.execute(f"pragma page_size = {1024 if page_size != 1024 else 512}")
 
 
-@pytest.mark.parametrize("mode", ["memory", "delete", "truncate", "persist", "wal"])
+@pytest.mark.parametrize("mode", ["memory", "delete", "truncate", "persist", "wal", "'off'"])
 def test_every_journal_mode(connect, mode):
-    """Transactions are whole in every journal mode; WAL quietly stays off."""
+    """The journal quietly stays in memory, and transactions are whole."""
     one, other = connect(), connect()
     one.execute("create table t (x)")
-    said = one.execute(f"pragma journal_mode = {mode}").get
-    assert said == ("memory" if mode == "wal" else mode)
+    assert "memory" == one.execute(f"pragma journal_mode = {mode}").get
+    assert "memory" == one.execute("pragma main.journal_mode").get
     one.execute("pragma cache_size = 5")
     for number in range(3):
         one.execute("begin")
@@ -173,6 +173,7 @@ def test_auto_vacuum(connect):
 
 def test_a_reader_keeps_its_snapshot(connect):
     """A read transaction sees one version, whatever is committed, pushed or pulled meanwhile."""
+    # EVIDENCE-OF: G-130
     one, other = connect(), connect()
     one.execute("create table t (x)")
     one.execute("insert into t values (1)")
@@ -189,6 +190,7 @@ def test_a_reader_keeps_its_snapshot(connect):
 
 def test_two_writers(connect):
     """One at a time writes: the other is told that it is busy, or waits for its turn."""
+    # EVIDENCE-OF: G-130
     one, other = connect(), connect(busy_timeout_s=0)
     one.execute("create table t (x)")
     one.execute("begin immediate")
@@ -248,6 +250,7 @@ def test_threads(connect):
 
 def test_a_full_disk(connect, monkeypatch):
     """A commit that finds no room says so; the database goes on as it was, and later writes."""
+    # EVIDENCE-OF: G-129
     one, other = connect(), connect()
     one.execute("create table t (x)")
     one.execute("insert into t values (1)")
@@ -274,6 +277,7 @@ def test_a_full_disk(connect, monkeypatch):
 
 def test_other_connections_see_a_pull(connect):
     """What a pull brings is seen by connections that had the same pages in memory."""
+    # EVIDENCE-OF: G-131
     one, idle, there = connect(), connect(), connect("there")
     one.execute("create table t (x)")
     one.execute("insert into t values (1)")
@@ -336,6 +340,26 @@ def test_a_transaction_that_is_too_large(connect, monkeypatch):
     assert [1] == values(checked(one))
 
 
+def test_a_transaction_that_grows_too_large(connect, monkeypatch):
+    """It is refused before it fills the memory, and what is committed is whole."""
+    one = connect()
+    one.execute("create table t (x); insert into t values (0)")
+    one.execute("pragma cache_size = 5")
+    monkeypatch.setattr("cordwood.volume.database.TRANSACTION_BYTES_MAX", 400_000)
+    one.execute("begin; insert into t values (1)")
+    with pytest.raises(apsw.FullError, match="too large"):
+        one.execute(
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 500)"
+            "insert into t select zeroblob(3000) from n"
+        )
+    kept = one.in_transaction
+    if kept:
+        one.execute("commit")
+    assert [0, 1][: 1 + kept] == values(checked(one)) == values(checked(connect()))
+    one.execute("insert into t values (2)")
+    assert 2 == values(checked(connect()))[-1]
+
+
 def test_random_work_equals_a_plain_file(connect, tmp_path):
     """Random statements, on a volume and on a plain file, leave the same tables."""
     for seed in range(3):
@@ -365,6 +389,36 @@ def test_random_work_equals_a_plain_file(connect, tmp_path):
             assert plain.execute(everything).fetchall() == idle.execute(everything).fetchall()
         checked(one)
         checked(idle)
+        plain.close()
+
+
+def test_two_that_write_in_turns_forget_what_they_remembered(connect, tmp_path):
+    """Pages of a commit are remembered for the next statement: not over another's, nor a cut."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        pair = [connect(name=f"w{seed}") for _ in range(2)]
+        plain = sqlite.plain(tmp_path / f"{seed}.db")
+        for each in (*pair, plain):
+            each.execute("pragma cache_size = 3; pragma auto_vacuum = full")
+        for each in (pair[0], plain):
+            each.execute("create table t (x, y); create index i on t (y)")
+        for _ in range(80):
+            size, row, few = (int(n) for n in rng.integers(1, 9000, 3))
+            statement = [
+                f"insert into t values (zeroblob({size}), {row})",
+                f"insert into t values (randomblob({few % 50}), {row})",
+                f"update t set x = zeroblob({size}) where y % 3 = {few % 3}",
+                f"delete from t where y > {row}",
+                "pragma cordwood_push",
+            ][rng.choice(5, p=[0.4, 0.2, 0.2, 0.15, 0.05])]
+            # Mostly the same one several times: else nothing that it remembered counts.
+            one = pair[int(rng.random() < 0.3)]
+            one.execute(statement).fetchall()
+            plain.execute(statement).fetchall()
+            everything = "select rowid, length(x), y from t order by rowid"
+            assert plain.execute(everything).fetchall() == one.execute(everything).fetchall()
+        for each in pair:
+            checked(each)
         plain.close()
 
 

@@ -75,6 +75,7 @@ def seen(connection):
 @pytest.mark.usefixtures("line")
 def test_time_travel(connect, clock):
     """A version by LSN, by a time, by how long ago; and nothing is written to it."""
+    # EVIDENCE-OF: G-132
     at = datetime.fromtimestamp(clock.now_us() / 1e6 - 700, UTC)
     for moment, found in [(1, 1), ("2", 2), ("5 minutes ago", 3), ("6 minutes ago", 2), (at, 1)]:
         old = connect("elsewhere", at=moment)
@@ -222,6 +223,26 @@ def test_names_and_upkeep(line, connect, tmp_path):
     os.rename(tmp_path / "away", tmp_path / "store")
 
 
+def test_a_name_that_was_moved(line, connect, tmp_path):
+    """A connection is told at the next pull, and follows."""
+    there = connect("there")
+    assert 3 == seen(there)
+    with sync.Volume(tmp_path / "store", "app", directory=tmp_path / "here") as volume:
+        volume.branch("other", 1).tag("app", force=True)
+    with pytest.raises(apsw.SQLError, match="moved"):
+        asked(there, "pull")
+    there.execute("begin; select x from t")
+    with pytest.raises(apsw.SQLError, match="transaction"):
+        asked(there, "follow")
+    there.execute("commit")
+    assert (
+        asked(there, "follow") == asked(there, "follow") != json.loads(asked(line, "status"))["log"]
+    )
+    assert 1 == seen(there)
+    there.execute("update t set x = 'there'")
+    assert "2" == asked(there, "push")
+
+
 @pytest.mark.parametrize("verb", ["push", "pull", "reset", "rebase", "restore", "checkout"])
 def test_nothing_moves_in_a_transaction_that_writes(line, verb):
     """It would wait for itself, so it is refused; the transaction goes on."""
@@ -275,6 +296,7 @@ def test_pragmas_that_are_wrong(line):
 
 def test_only_the_pages_that_a_query_needs_are_fetched(connect, tmp_path):
     """A point query on a large database that is not here reads a little; a scan asks for much."""
+    # EVIDENCE-OF: G-132
     one = connect()
     one.execute("create table t (id integer primary key, x blob, y); create index i on t (y)")
     rows = [(n, n * 7919 % 10007) for n in range(9000)]

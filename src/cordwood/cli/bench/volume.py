@@ -24,6 +24,8 @@ from cordwood.volume import sqlite
 VALUE_BYTES = 400
 UNPUSHED = (0, 200, 3_000)
 """Local commits over which reads are measured."""
+DEFAULT_CACHE = -2_000
+"""SQLite's own: two megabytes."""
 PLAIN = {"wal": "wal, full sync", "delete": "delete, full sync"}
 """Journal modes of the plain files."""
 
@@ -87,6 +89,9 @@ def measure(place: Path, rows: int, reads: int, updates: int, rounds: int) -> di
             _read(base, rng, rows, reads)
         rates += _compared(what, bases, lambda b: _read(b, rng, rows, reads), reach, rounds)
     volume.execute("pragma cordwood_push('loaded')")
+    for base in bases.values():
+        base.execute(f"pragma cache_size = {DEFAULT_CACHE}")
+        _warm(base, rows)
     rates += _compared(
         "durable updates", bases, lambda b: _update(b, rng, rows, updates), 0.5, rounds
     )

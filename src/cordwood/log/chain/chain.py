@@ -31,6 +31,7 @@ from cordwood.base.errors import (
     ContendedError,
     CorruptionError,
     NotFoundError,
+    StoreError,
     UncertainError,
 )
 from cordwood.log.chain import names
@@ -144,14 +145,17 @@ class Chain:
         Raises:
             NotFoundError: there is none.
             CorruptionError, UnsupportedError: one of them cannot be understood.
+            StoreError: the store is too slow for the log's grace interval.
         """
         top = -1
         repeats = 0
+        is_slow = False
         while repeats < REPEATS_MAX:
             started_s, started_us = self._clock.monotonic_s(), self._clock.now_us()
             before, top = top, await self._top()
             repeats = repeats + 1 if top == before else 0
             found = await self._get(top)
+            is_slow = False
             if found is None:
                 # Deleted since, by a collection or a destruction.
                 continue
@@ -176,6 +180,16 @@ class Chain:
                 newest, end.index, end.write, end.undecided, top, started_s, started_us, seen
             )
             return self._head
+        if is_slow:
+            raise StoreError(
+                f"log {self._name!r}: to read its manifests took longer than half its grace "
+                "interval, again and again, so nobody can say which is the newest",
+                operation="get",
+                key=self.key(top),
+                transient=True,
+                hint="try again when the store is faster; a log whose grace interval is longer "
+                "(grace_s, when it is created) can be read on a slower store",
+            )
         raise CorruptionError(
             f"the manifests of log {self._name!r} do not hang together: the newest, {top}, leads "
             "to one that does not exist",
@@ -186,9 +200,12 @@ class Chain:
         )
 
     async def etag(self) -> str:
-        """Which manifest is the newest. One LIST, if nothing was put since we looked."""
+        """Which manifest is the newest. One LIST, if nothing was put since we looked.
+
+        Where a stray lies on top, the next one is put below it: then the highest name says nothing.
+        """
         last = self._head
-        if last is not None and await self._top() == last.top:
+        if last is not None and last.free > last.top and await self._top() == last.top:
             return last.etag
         return (await self.head()).etag
 

@@ -11,10 +11,12 @@ itself which fragment it follows (log/fragment.py). That is enough::
 
 What nobody named cannot be told from what was: a fragment behind the true end, whose append was
 never acknowledged, comes in. What was collected stays outside; sums begin anew at the oldest
-offset. Cursors, pins and forks stay as they are. Uploads of bulk commits say nothing of their
-offsets: a log that has them has holes here.
+offset. Cursors, pins, forks and streams stay as they are. Uploads of bulk commits say nothing of
+their offsets: a log that has them has holes here; but none of them is swept any more, however old
+it is. What only manifests say is lost: a seal, the grace interval, who committed in bulk, and of
+which log this is a fork.
 
-For the worst day: it refuses while the log can be opened.
+For the worst day, when nobody writes: it refuses while the log can be opened.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ from cordwood.log.chain.document import ALPHA_MAX, ChainLink, Known
 from cordwood.log.format import COLUMNS, Fragment, Manifest, Position, encode
 from cordwood.log.garbage import empty, load_garbage
 from cordwood.log.objects import LogObjects
+from cordwood.log.roll import inherit
 from cordwood.log.tag import WriterTag
+from cordwood.log.uploads import keep_uploads
 from cordwood.store.api import Match
 
 AT_ONCE = 8
@@ -104,8 +108,10 @@ def choose(candidates: Sequence[Candidate], start: int | None = None) -> list[Ca
 
 
 def _followers(one: Candidate, by_start: Mapping[int, list[Candidate]]) -> list[Candidate]:
+    """By its id; or by its setsum, for a copy's first own fragment has no id to follow."""
     there = by_start.get(one.name.limit, [])
-    return [f for f in there if f.link.prev_id == one.link.id]
+    own, setsum = one.link.id, one.link.setsum
+    return [f for f in there if f.link.prev_id == own or f.link.prev_setsum == setsum]
 
 
 async def rebuild(
@@ -148,11 +154,30 @@ async def rebuild(
 async def _check_lost(objects: LogObjects) -> None:
     try:
         await objects.load()
-    except (FormatError, NotFoundError):
+    except FormatError:
+        return
+    except NotFoundError:
+        await _check_signpost(objects)
         return
     raise StateError(
         f"the log {objects.name!r} can be opened, so nothing was rebuilt",
         hint="rebuild is for a log whose manifests are lost; to see what is wrong, scrub it",
+    )
+
+
+async def _check_signpost(objects: LogObjects) -> None:
+    """Raise if the manifests are whole, and only what says that there are some was missing."""
+    chain = Chain(objects.plain, objects.name, objects.clock)
+    try:
+        if (await chain.head()).manifest.is_destroyed:
+            return
+    except (FormatError, NotFoundError):
+        return
+    await _put_signpost(objects)
+    raise StateError(
+        f"the manifests of log {objects.name!r} are whole, so nothing was rebuilt; its signpost, "
+        f"{paths.MANIFEST}, was missing, and was put back",
+        hint="open the log",
     )
 
 
@@ -231,12 +256,19 @@ async def _write(objects: LogObjects, entropy: Entropy, chosen: Sequence[Candida
     if any(one.has_columns for one in chosen):
         manifest = tree.with_features(manifest, [COLUMNS])
     manifest = await _fold(objects, manifest)
+    await inherit(objects, tag.incarnation, entropy)
+    await keep_uploads(objects, entropy, tag.incarnation)
+    await _forget_garbage(objects, entropy)
     await _put(objects, manifest, tag, chosen)
-    garbage = await load_garbage(objects)
-    if garbage.garbage.is_pending:
-        key = objects.key(paths.GARBAGE)
+
+
+async def _forget_garbage(objects: LogObjects, entropy: Entropy) -> None:
+    """End what was being collected: before there is a manifest again, which it would not fit."""
+    objects.take_for_chain()
+    key = objects.key(paths.GARBAGE)
+    while (seen := await load_garbage(objects)).garbage.is_pending:
         with suppress(ConflictError):
-            await objects.store.put(key, encode(empty(entropy.token()), key), Match(garbage.etag))
+            await objects.store.put(key, encode(empty(entropy.token()), key), Match(seen.etag))
 
 
 async def _fold(objects: LogObjects, manifest: Manifest) -> Manifest:
@@ -279,6 +311,10 @@ async def _put(
     made = linked(manifest, link)
     if not await chain.put(made):
         raise StateError(f"somebody else writes manifests of {objects.name!r}", hint="try again")
+    await _put_signpost(objects)
+
+
+async def _put_signpost(objects: LogObjects) -> None:
     key = objects.key(paths.MANIFEST)
     with suppress(AlreadyExistsError):
         await objects.plain.put(key, encode(signpost(), key), "create")

@@ -13,14 +13,15 @@ This store does that behind the six operations that all log code uses, so nothin
 
 A version that is not the newest goes a grace interval after it was written (log/chain/sweep.py).
 So whoever replaces one looks first whether it still is the newest, and if the answer took longer
-than half of that, whether it is still there. Costs: reading is a LIST and a GET, replacing a LIST
-and a PUT.
+than half of that, whether it is still there. Numbers begin anew when a log is destroyed and made
+again; so an etag of ours has the store's own as well. Costs: reading is a LIST and a GET, replacing
+a LIST and a PUT.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -107,7 +108,7 @@ class Registers:
             except NotFoundError:
                 # It was replaced and swept since we looked, or all of it was deleted.
                 continue
-            return Object(found.data, _etag(meta.key))
+            return Object(found.data, _etag(meta.key, found.etag))
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Part of the object. See `ObjectStore.get_range`."""
@@ -118,19 +119,20 @@ class Registers:
         if not _is_register(key) or not await self._asked.is_chain():
             return await self._inner.head(key)
         meta = await self._newest(key)
-        return replace(meta, key=key, etag=_etag(meta.key))
+        return replace(meta, key=key, etag=_etag(meta.key, meta.etag))
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Meta]:
         """Objects in key order; what changes once, as it is now. See `ObjectStore.list`."""
-        after = start_after.removesuffix(".json") if _is_folder(prefix) else start_after
+        after = start_after
+        if _is_folder(prefix) and _is_register(start_after):
+            after = _behind(start_after)
         while True:
             async with aclosing(as_generator(self._inner.list(prefix, after))) as metas:
                 async for meta in metas:
                     logical = _logical(meta.key) if _is_folder(prefix) else None
                     if logical is not None:
-                        yield replace(meta, key=logical, etag=_etag(meta.key))
-                        # "0" is the sign after "/": behind all versions.
-                        after = logical.removesuffix(".json") + "0"
+                        yield replace(meta, key=logical, etag=_etag(meta.key, meta.etag))
+                        after = _behind(logical)
                         break
                     yield meta
                 else:
@@ -143,17 +145,17 @@ class Registers:
         if not _is_register(key) or not await self._asked.is_chain():
             return await self._inner.put(key, data, mode)
         looked_s, looked_us = self._clock.monotonic_s(), self._clock.now_us()
-        try:
-            number = _number((await self._newest(key)).key) + 1
-        except NotFoundError:
-            number = 0
+        number, seen = 0, ""
+        with suppress(NotFoundError):
+            newest = await self._newest(key)
+            number, seen = _number(newest.key) + 1, _etag(newest.key, newest.etag)
         if mode == "create" and number:
             raise AlreadyExistsError(f"put {key!r}: there is one")
-        if isinstance(mode, Match) and mode.etag != f"{_ETAG}{number - 1}":
+        if isinstance(mode, Match) and mode.etag != seen:
             raise ContendedError(f"put {key!r}: it was replaced since it was seen")
         version = _version(key, number)
         try:
-            await self._inner.put(version, data, "create")
+            etag = await self._inner.put(version, data, "create")
         except AlreadyExistsError as error:
             if mode == "create":
                 raise
@@ -162,7 +164,7 @@ class Registers:
         took_s = max(clock.monotonic_s() - looked_s, (clock.now_us() - looked_us) / 1_000_000)
         if took_s > self._asked.grace_s / 2:
             await self._check_there(key, version)
-        return f"{_ETAG}{number}"
+        return _etag(version, etag)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects, with all their versions. See `ObjectStore.delete`."""
@@ -170,7 +172,8 @@ class Registers:
         for key in keys:
             if _is_register(key) and await self._asked.is_chain():
                 prefix = _folder(key)
-                wanted += [meta.key async for meta in self._inner.list(prefix)]
+                # The newest last: cut off in between, it is still what it was.
+                wanted += reversed([meta.key async for meta in self._inner.list(prefix)])
             else:
                 wanted.append(key)
         await self._inner.delete(wanted)
@@ -253,5 +256,11 @@ def _number(version_key: str) -> int:
     return parsed[1]
 
 
-def _etag(version_key: str) -> str:
-    return f"{_ETAG}{_number(version_key)}"
+def _etag(version_key: str, etag: str) -> str:
+    """The version, and which put of it: on Google a list gives only the last part of an etag."""
+    return f"{_ETAG}{_number(version_key)}.{etag.rpartition(' ')[2]}"
+
+
+def _behind(key: str) -> str:
+    """What sorts behind all versions, and before whatever comes next: "0" is the sign after "/"."""
+    return key.removesuffix(".json") + "0"

@@ -13,6 +13,7 @@ swept. When something may go:
 3. A fragment that begins before the log does, that no collection has on its list, and that nobody
    holds, a grace interval after it was written: offsets are given once, so no manifest can name it.
    One that lies above stays, however old it is: its writer may be asleep.
+4. A new beginning that GARBAGE does not name: what it was offered for was given up, or is done.
 
 Names become free again by that. Whoever creates one has looked less than half the grace interval
 before the answer came, or does not believe the answer (log/chain/chain.py, log/chain/registers.py).
@@ -25,11 +26,12 @@ import asyncio
 from collections.abc import Callable
 
 from cordwood.base.clock import Entropy
-from cordwood.base.errors import CorruptionError
+from cordwood.base.errors import StateError
 from cordwood.log.chain import names
 from cordwood.log.chain.registers import FOLDERS
 from cordwood.log.deletion import Progress
 from cordwood.log.format import Manifest
+from cordwood.log.garbage import load_garbage
 from cordwood.log.holds import live_holds, store_time_us
 from cordwood.log.objects import LogObjects
 from cordwood.log.uploads import collected_uploads
@@ -62,7 +64,7 @@ class ChainSweeper:
         """Delete what is old enough. Nothing for a cas log; a LIST of each kind otherwise.
 
         Raises:
-            CorruptionError: the log was replaced by another one meanwhile.
+            StateError: the log was replaced by another one meanwhile.
         """
         chain = self._objects.chain
         if chain is None:
@@ -77,6 +79,7 @@ class ChainSweeper:
         keys = await self._manifests(link.known.index, old)
         keys += await self._versions(old)
         keys += await self._orphans(head.manifest, old)
+        keys += await self._beginnings(old)
         await self._delete(keys, head.manifest.incarnation)
 
     def _is_old(self, manifest: Manifest, now_us: int) -> Callable[[int], bool]:
@@ -142,13 +145,20 @@ class ChainSweeper:
             and not any(max(name.start, h.start) < min(name.limit, h.limit) for h in holds)
         ]
 
+    async def _beginnings(self, is_old: Callable[[int], bool]) -> list[str]:
+        """Rule 4. GARBAGE is read last: what it names by then stays."""
+        objects, prefix = self._objects, self._objects.key(names.PREFIX_PREFIX)
+        found = [m.key async for m in objects.plain.list(prefix) if is_old(m.modified_us)]
+        offered = (await load_garbage(objects)).garbage.prefix if found else ""
+        return [key for key in found if key != objects.key(names.prefix(offered))]
+
     async def _delete(self, keys: list[str], incarnation: str) -> None:
         rate = self._rate
         step = DELETES_AT_ONCE if rate is None else max(1, min(DELETES_AT_ONCE, int(rate)))
         for i in range(0, len(keys), step):
             batch = keys[i : i + step]
             if (await self._objects.load()).manifest.incarnation != incarnation:
-                raise CorruptionError(
+                raise StateError(
                     f"the log {self._objects.name!r} was replaced by another one while it was swept"
                 )
             await self._objects.plain.delete(batch)

@@ -89,12 +89,24 @@ async def test_a_list_has_each_once(store, memory):
         await store.put(f"orders/cursor/{name}.json", b"2", Match(etag))
     await memory.put("orders/cursor/strange file", b"")
     found = [(meta.key, meta.etag) async for meta in store.list("orders/cursor/")]
-    assert [
-        ("orders/cursor/a.json", "version-1"),
-        ("orders/cursor/b.json", "version-1"),
-        ("orders/cursor/b_c.json", "version-1"),
-    ] == [one for one in found if one[0].endswith(".json")]
+    keys = [f"orders/cursor/{name}.json" for name in ("a", "b", "b_c")]
+    assert [(key, (await store.get(key)).etag) for key in keys] == [
+        one for one in found if one[0].endswith(".json")
+    ]
     assert 4 == len(found)
+    for i, key in enumerate(keys):
+        behind = [meta.key async for meta in store.list("orders/cursor/", key)]
+        assert keys[i + 1 :] == [one for one in behind if one.endswith(".json")]
+
+
+async def test_versions_of_what_was_made_anew_are_others(store):
+    """The number is the same, and the etag is not: who saw the old one is told."""
+    old = await store.put(KEY, b"one", "create")
+    await store.delete([KEY])
+    new = await store.put(KEY, b"other", "create")
+    with pytest.raises(ContendedError):
+        await store.put(KEY, b"two", Match(old))
+    await store.put(KEY, b"two", Match(new))
 
 
 async def test_to_delete_one_is_to_delete_all_its_versions(store, memory):
@@ -122,7 +134,8 @@ async def test_an_answer_that_took_too_long_is_looked_at(memory, is_newest):
 
     store = Registers(Hooked(memory, put=slow), ChainLog(), time)
     if is_newest:
-        assert "version-0" == await store.put(KEY, b"one", "create")
+        etag = await store.put(KEY, b"one", "create")
+        assert (b"one", etag) == await store.get(KEY)
     else:
         with pytest.raises(UncertainError, match="too long"):
             await store.put(KEY, b"one", "create")
