@@ -217,12 +217,17 @@ def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], 
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes the file at the end of the block; an error leaves none.
 
-    So a file that is there is complete, and one that was there before stays until then.
+    So a file that is there is complete, and one that was there before stays until then. What is no
+    file, a pipe for example, is written to as it is; behind a link it is what the link names.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         yield draft
-        os.replace(draft, path)
+        os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -149,6 +151,20 @@ def test_a_file_is_written_whole_or_not_at_all(run, url, tmp_path, name):
     assert "damaged" in run("log", "read", url, "-o", tmp_path / name, code=1)
     assert "older" == (tmp_path / name).read_text()
     assert [] == list(tmp_path.glob("*.tmp"))
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(run, url, tmp_path):
+    """Who reads a pipe gets the lines; a link still names its file."""
+    run("log", "append", url, "--create", stdin="a\n")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit((tmp_path / "pipe.jsonl").read_text)
+        run("log", "read", url, "-o", "pipe.jsonl")
+        assert "a" == json.loads(reading.result(60))["body"]
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+    run("log", "read", url, "-o", "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert "a" == json.loads((tmp_path / "real.jsonl").read_text())["body"]
 
 
 def test_scrub_names_the_damage(run, url, tmp_path):
