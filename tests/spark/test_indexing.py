@@ -7,7 +7,7 @@ import pytest
 import cordwood.spark.jobs
 from cordwood import sync
 from cordwood.base import portal
-from cordwood.base.errors import InvalidInputError, StateError
+from cordwood.base.errors import InvalidInputError, NotFoundError, StateError
 from cordwood.pipeline.merging import merge_index
 from cordwood.spark import build_index
 from cordwood.spark.engine import SparkEngine
@@ -107,6 +107,10 @@ def test_what_tasks_cannot_do(spark, frame, tmp_path):
     log.create()
     with pytest.raises(InvalidInputError, match="is not in the store of the log"):
         build_index(spark, log.url, tmp_path / "ix")
+    with pytest.raises(NotFoundError, match="there is no index"):
+        build_index(spark, frame, tmp_path / "none", create=False)
+    assert 2 == build_index(spark, frame.limit(2), tmp_path / "made").documents
+    assert 2 == sync.Index(tmp_path / "made").state().documents
 
 
 def test_a_log_is_followed(spark, tmp_path):

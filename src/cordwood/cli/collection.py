@@ -11,7 +11,15 @@ import msgspec
 
 from cordwood.cli.documents import batches_of
 from cordwood.cli.jobs import engine_option
-from cordwood.cli.output import byte_progress, command, console, plain, print_json, size
+from cordwood.cli.output import (
+    byte_progress,
+    command,
+    console,
+    plain,
+    print_json,
+    read_progress,
+    size,
+)
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.collection import Collection
 
@@ -27,11 +35,12 @@ def collection() -> None:
 @collection.command()
 @click.argument("url")
 @click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
+@click.option("--exist-ok", is_flag=True, help="One that is there, and is like this, is no error.")
 @command
-def create(url: str, *, tokenizer: str, as_json: bool) -> None:
+def create(url: str, *, tokenizer: str, exist_ok: bool, as_json: bool) -> None:
     """Make an empty collection."""
     with _open(url) as named:
-        named.create(tokenizer)
+        named.create(tokenizer, exist_ok=exist_ok)
     say({"created": url}, f"created {url}", as_json=as_json)
 
 
@@ -49,7 +58,8 @@ def add(
     count = 0
     with _open(url) as named:
         append = named.update_arrow if replace else named.add_arrow
-        for ids, texts in batches_of(source, files):
+        batches = batches_of(source, files)
+        for ids, texts in read_progress("add", source, batches, shown=not as_json):
             append(ids, texts)
             count += len(ids)
     say({"added": count}, f"added {count:,} documents", as_json=as_json)

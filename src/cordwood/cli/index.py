@@ -10,7 +10,7 @@ import click
 
 from cordwood.cli.bench.searching import bench
 from cordwood.cli.documents import batches_of
-from cordwood.cli.output import command, console, plain, print_json, size, text_of
+from cordwood.cli.output import command, console, plain, print_json, read_progress, size, text_of
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
@@ -30,10 +30,13 @@ index.add_command(bench)
 @click.argument("place")
 @click.option("--tokenizer", default="words", show_default=True, help="How texts become terms.")
 @click.option("--no-frequencies", is_flag=True, help="Smaller; for `match` alone.")
+@click.option("--exist-ok", is_flag=True, help="One that is there, and is like this, is no error.")
 @command
-def create(place: str, *, tokenizer: str, no_frequencies: bool, as_json: bool) -> None:
+def create(
+    place: str, *, tokenizer: str, no_frequencies: bool, exist_ok: bool, as_json: bool
+) -> None:
     """Make an empty index at PLACE."""
-    _open(place).create(tokenizer, frequencies=not no_frequencies)
+    _open(place).create(tokenizer, frequencies=not no_frequencies, exist_ok=exist_ok)
     say({"created": place}, f"created {place}", as_json=as_json)
 
 
@@ -50,7 +53,8 @@ def add(
     """
     count = 0
     with _open(place).begin() as transaction:
-        for ids, texts in batches_of(source, files):
+        batches = batches_of(source, files)
+        for ids, texts in read_progress("add", source, batches, shown=not as_json):
             if replace:
                 transaction.delete_arrow(ids)
             transaction.add_arrow(ids, texts)

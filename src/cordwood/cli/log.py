@@ -20,11 +20,13 @@ from cordwood.cli.bench import bench
 from cordwood.cli.jobs import compact, engine_option
 from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
 from cordwood.cli.output import (
+    as_text,
     byte_progress,
     command,
     console,
     plain,
     print_json,
+    read_progress,
     size,
     text_of,
     whole_file,
@@ -37,6 +39,9 @@ from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import FULL_SCHEMA, Record
 from cordwood.sync import Log, scrub_log
+
+LINES_PER_LOOK = 1_000
+"""So often an append sees how far it is: to look takes longer than to read a line."""
 
 
 @click.group()
@@ -133,7 +138,9 @@ def append(
     The command ends when every record is durable and prints the offsets they got. After a failure,
     or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
-    lines = lines_of(file, form, key)
+    lines = read_progress(
+        "append", file, lines_of(file, form, key), shown=not as_json, each=LINES_PER_LOOK
+    )
     outcome = append_to(Log.from_url(url), lines, create=make, stream=stream)
     report(outcome, as_json=as_json)
 
@@ -348,7 +355,8 @@ def _print_record(record: Record, *, as_json: bool) -> None:
             "headers": record.headers,
             "stream": record.stream,
         }
-        print_json({name: value for name, value in fields.items() if value is not None})
+        found = {name: value for name, value in fields.items() if value is not None}
+        print_json(as_text(found, "body", "key"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
 
@@ -357,10 +365,8 @@ def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
     with output.open("w", encoding="utf-8") as file:
         for batch in batches:
-            for row in batch.to_pylist():
-                row["body"] = text_of(row["body"])
-                if row.get("key") is not None:
-                    row["key"] = text_of(row["key"])
+            for found in batch.to_pylist():
+                row = as_text(found, "body", "key")
                 if row.get("headers") is not None:
                     row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
                 file.write(msgspec.json.encode(row).decode() + "\n")

@@ -72,6 +72,10 @@ def build(file: Path, *, place: str, key: str, columns: tuple[str, ...], as_json
 def search(place: str, text: str, *, k: int, as_json: bool) -> None:
     """Print the ids in the index at DIR whose names are most like TEXT, the best first."""
     with Index(place) as index, index.snapshot() as snapshot:
+        if naming.MARK not in snapshot.marks:
+            raise NotFoundError(
+                f"{place} has no names in it", hint="`cordwood names build` makes such an index"
+            )
         found = naming.search(snapshot, text, k)
     for one in found:
         if as_json:

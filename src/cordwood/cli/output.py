@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -24,6 +26,8 @@ from cordwood.cli.start import STOPPED
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+T = TypeVar("T")
 
 TRACEBACK = "CORDWOOD_TRACEBACK"
 """The variable of the environment that lets a bug show where it is."""
@@ -167,6 +171,30 @@ def byte_progress(title: str, total: int, *, shown: bool) -> Iterator[Callable[.
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
+def read_progress(
+    title: str, file: IO[bytes], items: Iterable[T], *, shown: bool, each: int = 1
+) -> Iterator[T]:
+    """What is made of a file, with a bar on a terminal over how much of the file was read.
+
+    It looks after every so many items. What comes from elsewhere than a plain file has no end that
+    is known, and no bar.
+    """
+    try:
+        status = os.fstat(file.fileno())
+        total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    except (OSError, ValueError):  # It is none of the system's.
+        total = 0
+    if not total:
+        yield from items
+        return
+    with byte_progress(title, total, shown=shown) as advance:
+        for count, item in enumerate(items):
+            if count % each == 0:
+                advance(file.tell())
+            yield item
+        advance(total)
+
+
 @contextmanager
 def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar over a number of things on a terminal; silence elsewhere.
@@ -189,12 +217,17 @@ def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], 
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes the file at the end of the block; an error leaves none.
 
-    So a file that is there is complete, and one that was there before stays until then.
+    So a file that is there is complete, and one that was there before stays until then. What is no
+    file, a pipe for example, is written to as it is; behind a link it is what the link names.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         yield draft
-        os.replace(draft, path)
+        os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -206,6 +239,20 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError
+
+
+def as_text(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A row for JSON: bytes of these names as text; what is no text as `name_base64`."""
+    shown = dict(row)
+    for name in names:
+        data = shown.get(name)
+        if data is None:
+            continue
+        try:
+            shown[name] = data.decode()
+        except UnicodeDecodeError:
+            shown[f"{name}_base64"] = b64encode(shown.pop(name)).decode()
+    return shown
 
 
 def text_of(body: bytes) -> str:

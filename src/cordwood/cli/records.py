@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood.base.errors import InvalidInputError
+from cordwood.cli.output import as_text, text_of
 from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics.batch import SCHEMA, TopicRecord
 from cordwood.topics.batch import iter_topic_records as records_of
@@ -180,13 +181,5 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
     """A record as JSON: text where it is text."""
-    for name in ("key", "value"):
-        data = row.pop(name)
-        try:
-            row[name] = None if data is None else data.decode()
-        except UnicodeDecodeError:
-            row[f"{name}_base64"] = b64encode(data).decode()
-    row["headers"] = {
-        name: value.decode("utf-8", "backslashreplace") for name, value in row["headers"].items()
-    }
-    return row
+    headers = {name: text_of(value) for name, value in row["headers"].items()}
+    return as_text(row, "key", "value") | {"headers": headers}

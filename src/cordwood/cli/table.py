@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rich.table import Table as Drawing
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import command, console, print_json, size, text_of, whole_file
+from cordwood.cli.output import as_text, command, console, print_json, size, text_of, whole_file
 from cordwood.pipeline.columns import SCHEMA
 from cordwood.sync import Table
 
@@ -80,7 +80,8 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
                 headers = row.pop("headers")
                 named_headers = {h["name"]: text_of(h["value"]) for h in headers or ()}
                 found = row | {"headers": named_headers if headers is not None else None}
-                print_json({name: value for name, value in found.items() if value is not None})
+                kept = {name: value for name, value in found.items() if value is not None}
+                print_json(as_text(kept, "body", "key"))
             else:
                 key = "" if row["key"] is None else text_of(row["key"])
                 click.echo(f"{row['log']}\t{row['offset']}\t{key}\t{text_of(row['body'])}")

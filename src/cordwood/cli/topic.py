@@ -27,6 +27,7 @@ from cordwood.cli.output import (
     fail,
     plain,
     print_json,
+    read_progress,
     size,
 )
 from cordwood.cli.questions import say
@@ -169,7 +170,8 @@ def produce(
     sent, lines = 0, 0
     with Topics(place) as topics, topics.producer(*_names(topic)) as producer:
         try:
-            for block in blocks_of(file, form, separator):
+            blocks = blocks_of(file, form, separator)
+            for block in read_progress("send", file, blocks, shown=not as_json):
                 sent += len(producer.send_arrow(block.table))
                 lines = block.last_line
         except CordwoodError as error:

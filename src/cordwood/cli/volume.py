@@ -11,7 +11,7 @@ import click
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
-from cordwood.base.errors import AlreadyExistsError
+from cordwood.base.errors import AlreadyExistsError, NotFoundError
 from cordwood.cli.bench.volume import bench
 from cordwood.cli.commits import drawn
 from cordwood.cli.database import export, import_database, shell
@@ -105,7 +105,10 @@ def delete(url: str, directory: str | None, *, yes: bool, as_json: bool) -> None
     if not yes and sys.stdin.isatty() and not as_json:
         click.confirm(f"delete {url}?", abort=True)
     with opened(url, directory) as named:
-        named.delete()
+        is_there = named.name in named.tags()
+        named.delete()  # Also if it is gone: what this directory knows of it may be left.
+        if not is_there:
+            raise NotFoundError(f"there is no volume named {named.name!r}")
     say({"deleted": url}, f"deleted {url}", as_json=as_json)
 
 

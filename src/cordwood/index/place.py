@@ -28,7 +28,7 @@ def home_of(
 ) -> Home:
     """A directory's own files for a path, objects for a store."""
     if not isinstance(place, Store):
-        location = parse_location(os.fspath(place))
+        location = parse_location(place)
         if location.scheme == "file":
             if name and not _PLAIN.fullmatch(name):
                 raise InvalidInputError(

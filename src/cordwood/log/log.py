@@ -107,7 +107,7 @@ class Log:
         check_key(name)
         if len(name) > LOG_NAME_BYTES_MAX:
             raise InvalidInputError(f"a log's name has at most {LOG_NAME_BYTES_MAX} characters")
-        self.store = Store(store) if isinstance(store, str) else store
+        self.store = store if isinstance(store, Store) else Store(store)
         self.name = name
         self._clock = clock
         self._entropy = entropy

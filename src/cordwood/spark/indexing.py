@@ -9,6 +9,7 @@ beginning when the segments join.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,13 @@ from msgspec import Struct
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
-from cordwood.base.errors import ConflictError, InvalidInputError, UncertainError
+from cordwood.base.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UncertainError,
+)
 from cordwood.index.engine import Engine as IndexEngine
 from cordwood.index.index import Place
 from cordwood.index.operations import Op
@@ -59,6 +66,7 @@ def build_index(
     version: int = 0,
     op: Op = "update",
     cursor: str = CURSOR,
+    create: bool = True,
 ) -> BuildReport | IndexReport:
     """Add documents to an index, in parallel and in one transaction.
 
@@ -75,8 +83,10 @@ def build_index(
         version: higher than that of the build before it.
         op: what a record of a log does that does not say so itself.
         cursor: the log's cursor that follows.
+        create: make the index if there is none, of words and with frequencies.
 
     Raises:
+        NotFoundError: there is no index, and none is to be made.
         InvalidInputError: the index cannot be reached by tasks, or columns are missing.
     """
     home = home_of(index, name, durable=True, clock=SYSTEM_CLOCK, entropy=SYSTEM_ENTROPY)
@@ -84,11 +94,21 @@ def build_index(
     try:
         if isinstance(home, Shelf):
             check_can_travel(_store_of(index))
+        if create:
+            _make_if_missing(engine)
         if isinstance(source, str):
             return _from_log(spark, source, engine, op, cursor)
         return _from_frame(source.select(id_column, text_column), engine, build, version)
     finally:
         engine.close()
+
+
+def _make_if_missing(engine: IndexEngine) -> None:
+    try:
+        _ = engine.config
+    except NotFoundError:
+        with suppress(AlreadyExistsError):  # Somebody else was faster: theirs is as good.
+            engine.create("words", frequencies=True, exist_ok=True)
 
 
 def _store_of(index: Place) -> Store:

@@ -20,7 +20,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import NoReturn
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import InvalidInputError
@@ -45,12 +45,18 @@ class Location:
     """The key prefix inside a bucket, without slashes at its ends."""
 
 
-def parse_location(text: str, entropy: Entropy = SYSTEM_ENTROPY) -> Location:
-    """The place a URL or path names.
+def parse_location(place: object, entropy: Entropy = SYSTEM_ENTROPY) -> Location:
+    """The place that a URL or a path names, whatever it is that was given as one.
 
     Raises:
         InvalidInputError: it names none that we know.
     """
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else place
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"a store is named by a text or a path, not by a {type(place).__name__}",
+            hint=f"use {_KNOWN}",
+        )
     matched = _SCHEME.match(text)
     if matched is None:
         return _directory(text, os.path.expanduser(text))
@@ -63,7 +69,7 @@ def parse_location(text: str, entropy: Entropy = SYSTEM_ENTROPY) -> Location:
             _refuse(text, "write file:///absolute/path, with three slashes, or a plain path")
         if parts.query or parts.fragment:
             _refuse(text, "write '?' and '#' in a file name as %3F and %23")
-        return _directory(text, unquote(parts.path))
+        return _directory(text, os.fsdecode(unquote_to_bytes(parts.path)))
     if scheme in REMOTE_SCHEMES:
         return _bucket(text, scheme, rest)
     return _refuse(text, f"use {_KNOWN}; a path with a colon needs ./ in front")
@@ -80,10 +86,12 @@ def _memory(text: str, name: str, entropy: Entropy) -> Location:
 def _directory(text: str, path: str) -> Location:
     if not path or "\0" in path:
         _refuse(text, f"use a path, or {_KNOWN}")
+    # Two slashes in front would stay two, and be a root of their own, which nothing is below.
     absolute = os.path.abspath(path)
+    absolute = os.sep + absolute.lstrip(os.sep) if os.sep == "/" else absolute
     if absolute == os.path.abspath(os.sep):
         _refuse(text, "a store needs a directory of its own")
-    return Location("file", f"file://{quote(absolute)}", absolute)
+    return Location("file", f"file://{quote(os.fsencode(absolute))}", absolute)
 
 
 def _bucket(text: str, scheme: str, rest: str) -> Location:

@@ -58,7 +58,7 @@ class Store:
         Raises:
             InvalidInputError: the URL names no store that we know, or takes no such option.
         """
-        location = parse_location(os.fspath(url))
+        location = parse_location(url)
         if options and location.scheme not in REMOTE_SCHEMES:
             raise InvalidInputError(
                 f"store {location.url}: a {location.scheme} store has no option {min(options)!r}"

@@ -15,7 +15,7 @@ from cordwood.topics.shelf import Shelf
 def home_of(place: str | os.PathLike[str] | Store, *, clock: Clock, entropy: Entropy) -> Home:
     """A directory's own files for a path or its URL, logs for a store, as `Store(path)` is."""
     if not isinstance(place, Store):
-        location = parse_location(os.fspath(place))
+        location = parse_location(place)
         if location.scheme == "file":
             return Folder(location.name, clock=clock, entropy=entropy)
         place = Store(location.url)

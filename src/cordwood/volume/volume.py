@@ -101,9 +101,12 @@ class Volume:
         remote = Remote(self.store, self.clock, self.entropy)
         try:
             await create_volume(remote, self.name, page_size=page_size, grace_s=grace_s)
-        except AlreadyExistsError:
+        except AlreadyExistsError as error:
             if not exist_ok:
-                raise
+                raise AlreadyExistsError(
+                    f"the volume {self.name!r} exists already",
+                    hint="open it, or choose another name",
+                ) from error
         else:
             # A volume of this name may have been here before, and be gone from the store.
             History(remote, self.directory).drop_tag(self.name)

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from cordwood import InvalidInputError, StoreError, UncertainError, sync
 from cordwood.base.limits import KEY_BYTES_MAX
-from cordwood.cli import append
+from cordwood.cli import append, output
 from cordwood.cli.append import LINE_BYTES, Line, append_lines
 from cordwood.log.batch import Queue
 from cordwood.log.objects import LogObjects
@@ -388,3 +389,26 @@ def test_nobody_reads_the_output(run, url, words):
     with start("log", *words, url, stdout=write, stderr=subprocess.PIPE) as process:
         os.close(write)
         assert (b"", 0) == (process.stderr.read(), process.wait(PATIENCE_S))
+
+
+def test_a_file_has_a_bar_on_a_terminal(run, url, tmp_path, monkeypatch):
+    """It shows how much of the file was read; what comes through a pipe has none."""
+    seen = []
+
+    @contextmanager
+    def bar(title, total, *, shown):
+        """As a terminal would have it."""
+        assert shown
+        yield lambda done, _=None: seen.append((title, done, total))
+
+    monkeypatch.setattr(output, "byte_progress", bar)
+    lines = text(numbered(2_500, 20))
+    (tmp_path / "lines").write_bytes(lines.encode() if isinstance(lines, str) else lines)
+    total = (tmp_path / "lines").stat().st_size
+    assert "appended 2,500 records" in run("log", "append", url, "lines", "--create")
+    assert ("append", total, total) == seen[-1]
+    assert 4 == len(seen)
+    assert sorted(seen) == seen
+    seen.clear()
+    run("log", "append", url, stdin="a\n")
+    assert [] == seen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -80,6 +82,22 @@ def test_read_into_files(run, url, tmp_path):
     assert ".parquet or .jsonl" in run("log", "read", url, "-o", tmp_path / "out.csv", code=1)
 
 
+def test_bytes_that_are_no_text_are_told_apart(run, url, tmp_path):
+    """In JSON they are base64, under a name of their own: nothing is changed on the way."""
+    (tmp_path / "in").write_bytes(b"\\xff\n\xff\n")
+    run("log", "append", url, "in", "--create")
+    run("log", "read", url, "-o", "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
+    for rows in (
+        run("log", "read", url, "--json"),
+        lines,
+        run("table", "read", "wood/rows", "--json"),
+    ):
+        assert ("\\xff", None) == (rows[0]["body"], rows[0].get("body_base64"))
+        assert (None, "/w==") == (rows[1].get("body"), rows[1]["body_base64"])
+
+
 def test_read_by_time(run, url):
     """A range of time leaves the rest out."""
     run("log", "append", url, "--create", stdin="a\n")
@@ -133,6 +151,20 @@ def test_a_file_is_written_whole_or_not_at_all(run, url, tmp_path, name):
     assert "damaged" in run("log", "read", url, "-o", tmp_path / name, code=1)
     assert "older" == (tmp_path / name).read_text()
     assert [] == list(tmp_path.glob("*.tmp"))
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(run, url, tmp_path):
+    """Who reads a pipe gets the lines; a link still names its file."""
+    run("log", "append", url, "--create", stdin="a\n")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit((tmp_path / "pipe.jsonl").read_text)
+        run("log", "read", url, "-o", "pipe.jsonl")
+        assert "a" == json.loads(reading.result(60))["body"]
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+    run("log", "read", url, "-o", "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert "a" == json.loads((tmp_path / "real.jsonl").read_text())["body"]
 
 
 def test_scrub_names_the_damage(run, url, tmp_path):

@@ -68,8 +68,10 @@ def test_files_are_documents(say, noun, tmp_path):
 
 
 def test_check_and_show(say, noun):
-    """Whole, and how much."""
+    """Whole, and how much; to create it again is no error if that is said."""
     name, place = noun
+    assert "exists already" in say(name, "create", place, fails=True)
+    assert f"created {place}\n" == say(name, "create", place, "--exist-ok")
     assert say(name, "check", place).startswith("whole: ")
     assert json.loads(say(name, "check", place, "--json"))["ok"]
     assert "words" in say(name, "show", place)

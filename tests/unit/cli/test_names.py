@@ -68,6 +68,8 @@ def test_bad_queries(run, built):
     assert "characters" in run("names", "search", built, "x" * 5_000, code=1)
     assert "no index at" in run("names", "search", "nowhere", "x", code=1)
     run("names", "search", built, "x", "-k", "0", code=2)
+    run("index", "create", "plain")
+    assert "plain has no names" in run("names", "search", "plain", "x", code=1)
 
 
 def test_tsv_and_jsonl(run, tmp_path):

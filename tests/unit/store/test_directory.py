@@ -22,6 +22,7 @@ from cordwood.store.api import Match
 from cordwood.store.directory import DirectoryStore
 from cordwood.store.disk import Disk
 from cordwood.store.files import LOCK_NAME, TEMP_PREFIX
+from cordwood.store.url import Store
 from cordwood.testing.stores import keys_of
 
 
@@ -371,3 +372,18 @@ async def test_temporary_names_are_unique(tmp_path):
     store = DirectoryStore(str(tmp_path), entropy=SYSTEM_ENTROPY)
     await asyncio.gather(*(store.put("object", str(num).encode()) for num in range(20)))
     assert {"object", LOCK_NAME} == {path.name for path in tmp_path.iterdir()}
+
+
+async def test_a_path_with_two_slashes_in_front(tmp_path):
+    """It is the directory it names, and not one without a root above it."""
+    for url in (f"/{tmp_path}/wood", f"file:///{tmp_path}/wood"):
+        await Store(url).put("a/b", b"x")
+        assert b"x" == bytes((await Store(str(tmp_path / "wood")).get("a/b")).data)
+
+
+async def test_a_directory_whose_name_is_no_text(tmp_path):
+    """Names on Linux are bytes: its URL, too, names the same place."""
+    store = Store(os.path.join(os.fsencode(tmp_path), b"\xff").decode(errors="surrogateescape"))
+    await store.put("a", b"x")
+    assert b"x" == bytes((await Store(store.url).get("a")).data)
+    assert [b"\xff"] == os.listdir(os.fsencode(tmp_path))

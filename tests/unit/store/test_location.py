@@ -6,6 +6,7 @@ import pytest
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import InvalidInputError
+from cordwood.log.log import Log
 from cordwood.store.location import parse_location
 
 
@@ -18,6 +19,10 @@ from cordwood.store.location import parse_location
         ("file:///a%20b/%C3%A9", "file", "file:///a%20b/%C3%A9", "/a b/é", ""),
         ("FILE:///data/../wood/", "file", "file:///wood", "/wood", ""),
         ("/data/wood/", "file", "file:///data/wood", "/data/wood", ""),
+        ("//data/wood", "file", "file:///data/wood", "/data/wood", ""),
+        ("file:////data/wood", "file", "file:///data/wood", "/data/wood", ""),
+        ("/no\udcfftext", "file", "file:///no%FFtext", "/no\udcfftext", ""),
+        ("file:///no%FFtext", "file", "file:///no%FFtext", "/no\udcfftext", ""),
         ("/with space", "file", "file:///with%20space", "/with space", ""),
         ("/with%20percent", "file", "file:///with%2520percent", "/with%20percent", ""),
         ("s3://bucket", "s3", "s3://bucket", "bucket", ""),
@@ -32,6 +37,15 @@ def test_location(text, scheme, url, name, prefix):
     found = parse_location(text)
     assert (scheme, url, name, prefix) == (found.scheme, found.url, found.name, found.prefix)
     assert found == parse_location(found.url)
+
+
+@pytest.mark.parametrize("place", [None, 5, b"/data", ["/data"]])
+def test_what_is_no_text_names_no_store(place):
+    """One clear error, and not one of the interpreter's."""
+    with pytest.raises(InvalidInputError, match="named by a text or a path"):
+        parse_location(place)
+    with pytest.raises(InvalidInputError, match="named by a text or a path"):
+        Log(place, "orders")
 
 
 def test_relative_path(tmp_path, monkeypatch):

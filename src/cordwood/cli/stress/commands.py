@@ -73,7 +73,7 @@ def stress(
         )
         report = asyncio.run(_until_stopped(run, seconds))
     if as_json:
-        print_json(dataclasses.asdict(report))
+        print_json(dataclasses.asdict(report) | {"faults": report.faults})
     else:
         _show(report)
     sys.exit(1 if report.violations else 0)
@@ -113,7 +113,7 @@ def _show(report: Report) -> None:
     table = Table(title=f"{report.seconds:.0f} seconds of stress", title_justify="left")
     table.add_column("what")
     table.add_column("how much", justify="right")
-    for name in ("appended", "read", "verified", "collected", "reads", "kills", "violations"):
+    for name in ("appended", "read", "verified", "collected", "reads", "faults", "violations"):
         table.add_row(name, f"{getattr(report, name):,}")
     console().print(table)
     for example in report.examples:

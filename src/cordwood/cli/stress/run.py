@@ -42,6 +42,11 @@ class Report:
     examples: list[str] = field(default_factory=list)
     """The first violations, in words."""
 
+    @property
+    def faults(self) -> int:
+        """Faults that were injected: processes that were killed."""
+        return self.kills
+
     def wrong(self, what: str) -> None:
         """Note a violation."""
         self.violations += 1
