@@ -217,8 +217,9 @@ def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], 
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes the file at the end of the block; an error leaves none.
 
-    So a file that is there is complete, and one that was there before stays until then. What is no
-    file, a pipe for example, is written to as it is; behind a link it is what the link names.
+    So a file that is there is complete, and outlives a power cut; one that was there before stays
+    until then. What is no file, a pipe for example, is written to as it is; behind a link it is
+    what the link names.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -227,9 +228,19 @@ def whole_file(path: Path) -> Iterator[Path]:
     draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         yield draft
+        _sync(draft)
         os.replace(draft, target)
+        _sync(target.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def size(num_bytes: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,7 @@ from cordwood.cli.output import (
     print_json,
     read_progress,
     size,
+    whole_file,
 )
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
@@ -225,24 +227,26 @@ def consume(
         Topics(place) as topics,
         topics.consumer(*_names(topic), group=group, start=start, timeout_s=timeout_s) as consumer,
     ):
-        file = None if output is None else ParquetFile(output)
         count, positions = 0, {}
-        for found in _batches(consumer, skip_damaged=skip_damaged) if records != 0 else ():
-            batch = found.batch if records is None else found.batch.slice(0, records - count)
-            count += batch.num_rows
-            last = batch.column("offset")[-1].as_py() + 1
-            positions[found.partition] = found.next if batch is found.batch else last
+        with nullcontext() if output is None else whole_file(output) as draft:
+            file = None if draft is None else ParquetFile(draft)
+            for found in _batches(consumer, skip_damaged=skip_damaged) if records != 0 else ():
+                batch = found.batch if records is None else found.batch.slice(0, records - count)
+                count += batch.num_rows
+                last = batch.column("offset")[-1].as_py() + 1
+                positions[found.partition] = found.next if batch is found.batch else last
+                if file is not None:
+                    file.write(found.partition, batch)
+                else:
+                    print_batch(found.partition, batch, separator, as_json=as_json)
+                    sys.stdout.flush()
+                    if group is not None:
+                        consumer.commit({found.partition: positions[found.partition]})
+                if count == records:
+                    break
             if file is not None:
-                file.write(found.partition, batch)
-            else:
-                print_batch(found.partition, batch, separator, as_json=as_json)
-                sys.stdout.flush()
-                if group is not None:
-                    consumer.commit({found.partition: positions[found.partition]})
-            if count == records:
-                break
-        if file is not None:
-            file.close()
+                file.close()
+        if output is not None:
             if group is not None:
                 consumer.commit(positions)
             facts = {"records": count, "output": str(output)}

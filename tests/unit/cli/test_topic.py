@@ -71,6 +71,26 @@ def test_parquet_goes_in_and_comes_out(run, place, tmp_path):
     )
 
 
+def test_a_file_is_whole_or_not_there(run, place, tmp_path, monkeypatch):
+    """One that failed half way leaves the file before it, and its group where it was."""
+    words = ("topic", "consume", place, TOPIC, "-o", "out.parquet", "--group", "g")
+    run("topic", "produce", place, TOPIC, stdin="a\n")
+    run(*words)
+    before = (tmp_path / "out.parquet").read_bytes()
+    run("topic", "produce", place, TOPIC, stdin="b\nc\n")
+
+    def cut_off(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cordwood.cli.records.ParquetFile.close", cut_off)
+        run(*words, code=1)
+    assert before == (tmp_path / "out.parquet").read_bytes()
+    assert ["out.parquet"] == [path.name for path in tmp_path.glob("out.*")]
+    run(*words)
+    assert [b"b", b"c"] == pq.read_table(tmp_path / "out.parquet").column("value").to_pylist()
+
+
 def test_groups_go_on_and_lag_is_told(run, place):
     """Printed is committed."""
     run("topic", "produce", place, TOPIC, stdin="".join(f"{n}\n" for n in range(10)))
