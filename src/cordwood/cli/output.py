@@ -221,6 +221,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     until then. What is no file, a pipe for example, is written to as it is; behind a link it is
     what the link names.
     """
+    from cordwood.store.disk import sync_path  # noqa: PLC0415 - loaded only where it is used
+
     target = path.resolve()
     if target.exists() and not target.is_file():
         yield target
@@ -228,19 +230,11 @@ def whole_file(path: Path) -> Iterator[Path]:
     draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         yield draft
-        _sync(draft)
+        sync_path(draft)
         os.replace(draft, target)
-        _sync(target.parent)
+        sync_path(target.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def size(num_bytes: float) -> str:

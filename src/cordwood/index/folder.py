@@ -56,7 +56,7 @@ from cordwood.index.ledgerfile import LedgerFile, Position, Reader
 from cordwood.index.merge import IdMap
 from cordwood.journal.failures import READ_ONLY, told
 from cordwood.journal.locks import LOCK_WAIT_S, Locks
-from cordwood.store.disk import Disk, Held
+from cordwood.store.disk import Disk, Held, sync_path
 
 LEDGER = "transaction.log"
 
@@ -267,7 +267,7 @@ class Folder:
         with self._told("commit"):
             if not self._disk.inline:
                 for path in (*files.segments.values(), *files.idmaps.values()):
-                    _sync(path)  # Before the lock: a large file takes its time.
+                    sync_path(path)  # Before the lock: a large file takes its time.
         with self._told("commit"), self._locks.exclusive(self._lock):
             head = self._following(visit)
             idmaps = {
@@ -547,11 +547,3 @@ class Folder:
         if self._has(self._path("config")) or self._has(self._ledger.path):
             return CorruptionError(message, hint="bring it back from a copy")
         return NotFoundError(f"there is no index at {self._root}", hint="create the index first")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

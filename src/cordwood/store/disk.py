@@ -46,6 +46,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
 from weakref import finalize
 
@@ -525,6 +526,15 @@ def _read_fully(descriptor: int, start: int, wanted: int) -> Buffer:
             break
         done += count
     return room[:done].toreadonly()
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file's bytes, or a folder's names, to stable storage, whoever wrote them."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fsync(descriptor: int) -> None:

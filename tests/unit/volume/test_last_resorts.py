@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from volume_flavours import PAGE, World, seen, write
+from volume_flavours import PAGE, seen, write
 
 from cordwood.base.clock import SeededEntropy
 from cordwood.base.errors import (
@@ -30,15 +30,6 @@ from cordwood.volume.recovery import is_ahead
 from cordwood.volume.volume import Volume
 
 DAY_S = 86_400
-
-
-@pytest.fixture
-async def world(tmp_path):
-    """A memory store, awaited."""
-    made = World("async", "memory", tmp_path)
-    yield made
-    for volume in made.open_ones:
-        await volume.close()
 
 
 async def test_a_directory_with_another_volumes_commits_is_not_safe_to_delete(world):

@@ -20,15 +20,6 @@ from cordwood.volume.remote import Remote
 GRACE_S = 600
 
 
-@pytest.fixture
-async def world(tmp_path):
-    """A memory store; notes are put for more than two pages."""
-    made = World("async", "memory", tmp_path)
-    yield made
-    for volume in made.open_ones:
-        await volume.close()
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Three pages are many."""

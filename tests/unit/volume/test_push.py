@@ -24,15 +24,6 @@ from cordwood.volume import paths
 from cordwood.volume.desk import open_desk
 
 
-@pytest.fixture
-async def world(tmp_path):
-    """A memory store, awaited."""
-    made = World("async", "memory", tmp_path)
-    yield made
-    for volume in made.open_ones:
-        await volume.close()
-
-
 async def commits(world):
     """The commits in the store, of all logs."""
     return [meta.key async for meta in world.back.list("logs/") if "/commits/" in meta.key]
