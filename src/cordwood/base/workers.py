@@ -3,6 +3,8 @@
 As many as there are cores and no more. More would not be faster, and every thread that handles
 large buffers keeps its own pool of memory: with a thread per request the same scan costs a third
 more. What waits for the disk (a sync) belongs elsewhere, in asyncio's own, larger pool.
+
+Work that holds the interpreter gains nothing from a second thread: it takes `Turns`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +29,73 @@ async def in_worker(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="cordwood-worker")
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_pool, lambda: call(*args, **kwargs))
+
+
+class Turns:
+    """One piece of work after the other, in a worker thread; what has gathered goes there at once.
+
+    To and fro for each piece costs the hashing of a fragment of 8 MiB two per cent more.
+    """
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waiting: list[_Piece] = []
+        self._rounds: asyncio.Task[None] | None = None
+
+    async def take(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a plain function when its turn comes, and wait for it."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Piece(lambda: call(*args, **kwargs), future))
+        if self._rounds is None:
+            self._rounds = asyncio.ensure_future(self._work())
+        result: T = await future
+        return result
+
+    async def _work(self) -> None:
+        pieces: list[_Piece] = []
+        try:
+            while self._waiting:
+                pieces, self._waiting = self._waiting, []
+                await in_worker(_do_all, pieces)
+                for piece in pieces:
+                    piece.tell()
+        finally:
+            self._rounds = None
+            for piece in (*pieces, *self._waiting):
+                piece.future.cancel()  # of whoever has been told, this changes nothing
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Work, and who waits for it."""
+
+    call: Callable[[], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+    def do(self) -> None:
+        """In the worker, unless nobody waits any more."""
+        if self.future.cancelled():
+            return
+        try:
+            self.result = self.call()
+        except Exception as error:  # noqa: BLE001 - it is told to who waits
+            self.error = error
+
+    def tell(self) -> None:
+        """In the event loop."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+def _do_all(pieces: list[_Piece]) -> None:
+    for piece in pieces:
+        piece.do()
 
 
 def _forget() -> None:

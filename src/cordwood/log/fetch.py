@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pyarrow as pa
 
 from cordwood.base.kernels import has_vector_kernel
-from cordwood.base.workers import in_worker
+from cordwood.base.workers import Turns, in_worker
 from cordwood.log import fragment as fragments
 from cordwood.log.format import Fragment
 from cordwood.log.objects import LogObjects
@@ -34,27 +35,36 @@ THREAD_BYTES_MIN = 256 * 1024
 HASHLIB_FREE_BYTES = 2048
 """While hashlib hashes a value of this size or more, other threads may run."""
 
+Runner = Callable[..., Coroutine[Any, Any, Any]]
 
-async def fetch_table(objects: LogObjects, fragment: Fragment, *, verify: bool) -> pa.Table:
-    """The records of a fragment. One ranged GET.
+
+async def fetch_table(
+    objects: LogObjects, fragment: Fragment, *, verify: bool, turns: Turns | None = None
+) -> pa.Table:
+    """The records of a fragment, by `turns` with what else is being hashed. One ranged GET.
 
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
     with objects.located(fragment):
         if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
-            return await in_worker(_read_and_decode, objects, fragment, verify)
-        return await decode_table(await objects.get_fragment(fragment), fragment, verify=verify)
+            run = _runner(fragment, turns)
+            return await run(_read_and_decode, objects, fragment, verify)
+        data = await objects.get_fragment(fragment)
+        return await decode_table(data, fragment, verify=verify, turns=turns)
 
 
-async def decode_table(data: Buffer, fragment: Fragment, *, verify: bool) -> pa.Table:
+async def decode_table(
+    data: Buffer, fragment: Fragment, *, verify: bool, turns: Turns | None = None
+) -> pa.Table:
     """The records in a fragment's bytes."""
     if len(data) < THREAD_BYTES_MIN:
         return fragments.decode(data, fragment, verify=verify)
-    return await in_worker(fragments.decode, data, fragment, verify=verify)
+    run = _runner(fragment, turns)
+    return await run(_decode, data, fragment, verify)
 
 
-async def check_fragment(objects: LogObjects, fragment: Fragment, turn: asyncio.Lock) -> None:
+async def check_fragment(objects: LogObjects, fragment: Fragment, turns: Turns) -> None:
     """Read a fragment and check all of it, without making records of it. One ranged GET.
 
     Raises:
@@ -64,21 +74,23 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, turn: asyncio.
         if fragment.num_bytes < THREAD_BYTES_MIN:
             fragments.check(await objects.get_fragment(fragment), fragment)
             return
-        data = None if objects.is_local else await objects.get_fragment(fragment)
-        async with _in_turn(fragment, turn):
-            if data is None:
-                await in_worker(_read_and_check, objects, fragment)
-            else:
-                await in_worker(fragments.check, data, fragment)
+        run = _runner(fragment, turns)
+        if objects.is_local:
+            await run(_read_and_check, objects, fragment)
+        else:
+            await run(fragments.check, await objects.get_fragment(fragment), fragment)
 
 
-def _in_turn(fragment: Fragment, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
-    """Where hashing holds the interpreter, it is done by one `turn` after the other.
+def _runner(fragment: Fragment, turns: Turns | None) -> Runner:
+    """How work that hashes the records of a fragment comes to a worker.
 
-    Workers that wait for each other are no faster, and cost a tenth more.
+    Where hashing holds the interpreter, workers that wait for each other are no faster, and cost a
+    tenth more: such work takes turns.
     """
     is_small = fragment.num_bytes < fragment.num_records * HASHLIB_FREE_BYTES
-    return turn if is_small and not has_vector_kernel() else nullcontext()
+    if turns is None or not is_small or has_vector_kernel():
+        return in_worker
+    return turns.take
 
 
 def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
@@ -86,7 +98,11 @@ def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
 
 
 def _read_and_decode(objects: LogObjects, fragment: Fragment, verify: bool) -> pa.Table:
-    return fragments.decode(objects.read_fragment_now(fragment), fragment, verify=verify)
+    return _decode(objects.read_fragment_now(fragment), fragment, verify)
+
+
+def _decode(data: Buffer, fragment: Fragment, verify: bool) -> pa.Table:
+    return fragments.decode(data, fragment, verify=verify)
 
 
 class Ahead:
@@ -96,7 +112,7 @@ class Ahead:
         """Nothing yet."""
         self._objects = objects
         self._verify = verify
-        self._turn = asyncio.Lock()
+        self._turns = Turns() if verify else None
         self._num_bytes = 0
         self._fetches: deque[asyncio.Task[Buffer]] = deque()
         """Bytes of those that are not being decoded yet; none where the store is local."""
@@ -137,9 +153,10 @@ class Ahead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _make_table(self, fragment: Fragment, fetch: asyncio.Task[Buffer] | None) -> pa.Table:
-        data = None if fetch is None else await fetch
-        async with _in_turn(fragment, self._turn) if self._verify else nullcontext():
-            if data is None:
-                return await fetch_table(self._objects, fragment, verify=self._verify)
-            with self._objects.located(fragment):
-                return await decode_table(data, fragment, verify=self._verify)
+        if fetch is None:
+            return await fetch_table(
+                self._objects, fragment, verify=self._verify, turns=self._turns
+            )
+        data = await fetch
+        with self._objects.located(fragment):
+            return await decode_table(data, fragment, verify=self._verify, turns=self._turns)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CorruptionError, FormatError
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import Turns
 from cordwood.log import paths, tree
 from cordwood.log.chain.chain import write_id
 from cordwood.log.chain.document import check_step
@@ -153,7 +154,7 @@ class _Scrub:
         self._progress = progress
         self._seen = seen
         self._pending: set[asyncio.Task[Setsum]] = set()
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         self._total = Setsum()
         self._collected_to = 0
         """What lies before this was seen to be collected since we began."""
@@ -247,7 +248,7 @@ class _Scrub:
         """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
         if self._report.deep:
             try:
-                await check_fragment(self._objects, fragment, self._turn)
+                await check_fragment(self._objects, fragment, self._turns)
             except FormatError as error:
                 if await self._oldest_since(error) >= fragment.limit:
                     return fragment.setsum

@@ -22,6 +22,7 @@ from msgspec import Struct
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CordwoodError, FormatError, InternalError, InvalidInputError
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import Turns
 from cordwood.log import scrub as of_log
 from cordwood.log import tree
 from cordwood.log.fetch import check_fragment
@@ -190,12 +191,12 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReports]):
         """Read the fragments and hash every record. One GET each."""
         store = self.store(self.settings.store)
         objects = LogObjects(store, unit.log, unit.ancestors)
-        turn, places = asyncio.Lock(), asyncio.Semaphore(READS_AT_ONCE)
+        turns, places = Turns(), asyncio.Semaphore(READS_AT_ONCE)
 
         async def check(fragment: Fragment) -> Wrong | None:
             async with places:
                 try:
-                    await check_fragment(objects, fragment, turn)
+                    await check_fragment(objects, fragment, turns)
                 except FormatError as error:
                     return Wrong(fragment, error.code, objects.key_of(fragment), error.message)
                 return None

@@ -1,0 +1,96 @@
+"""Work in threads: what takes turns is done one after the other, and all hear of their own."""
+
+import asyncio
+import threading
+
+import pytest
+
+from cordwood.base.workers import Turns
+
+
+async def test_everybody_gets_their_own_result_or_error():
+    turns = Turns()
+
+    def work(number):
+        if number % 3 == 0:
+            raise ValueError(f"{number} will not do")
+        return number
+
+    found = await asyncio.gather(*(turns.take(work, n) for n in range(20)), return_exceptions=True)
+    for number, outcome in enumerate(found):
+        if number % 3:
+            assert outcome == number
+        else:
+            assert str(outcome) == f"{number} will not do"
+
+
+async def test_one_at_a_time_in_the_order_they_came():
+    turns, running, order, pause = Turns(), [], [], threading.Event()
+
+    def work(number):
+        running.append(number)
+        order.append((number, len(running)))
+        pause.wait(0.001)
+        running.remove(number)
+
+    await asyncio.gather(*(turns.take(work, n) for n in range(20)))
+    await turns.take(work, 20)  # after a rest
+    assert order == [(number, 1) for number in range(21)]
+
+
+async def test_who_no_longer_waits_is_passed_over_and_hurts_nobody():
+    turns, begun, may_go, done = Turns(), threading.Event(), threading.Event(), []
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+        return "held"
+
+    first = asyncio.ensure_future(turns.take(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    others = [asyncio.ensure_future(turns.take(done.append, n)) for n in range(3)]
+    await asyncio.sleep(0)
+    others[1].cancel()
+    may_go.set()
+    assert await first == "held"
+    outcomes = await asyncio.gather(*others, return_exceptions=True)
+    assert done == [0, 2]
+    assert isinstance(outcomes[1], asyncio.CancelledError)
+
+
+def test_nobody_waits_for_ever_when_the_loop_ends():
+    begun, may_go = threading.Event(), threading.Event()
+    waiting = []
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+
+    async def main():
+        turns = Turns()
+        waiting.append(asyncio.ensure_future(turns.take(hold)))
+        await asyncio.to_thread(begun.wait, 10)
+        waiting.append(asyncio.ensure_future(turns.take(hold)))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    may_go.set()
+    assert all(task.cancelled() for task in waiting)
+
+
+async def test_an_interrupt_of_the_rounds_is_not_a_result():
+    turns = Turns()
+    begun, may_go = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+
+    waiting = asyncio.ensure_future(turns.take(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    (rounds,) = (task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro()))
+    rounds.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    may_go.set()
+    assert await turns.take(lambda: "again") == "again"
