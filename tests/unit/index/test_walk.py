@@ -54,6 +54,40 @@ def test_a_folder_can_be_left_out(tmp_path):
     assert paths(tmp_path, without=os.fsencode(os.path.realpath(tmp_path / "ix"))) == ["sub/ix/b"]
 
 
+def test_folders_of_indexes_are_left_out_and_no_others(tmp_path):
+    """A folder whose name only began like that of an index was never searched."""
+    made, gone = "..cordwood-grep.0123456789abcdef/a", ".cordwood-grep.0123456789abcdef.gone/a"
+    put(tmp_path, ".cordwood-grep/a", made, gone)
+    assert [] == paths(tmp_path)
+    others = [
+        "cordwood-grep/a",
+        "cordwood-grep.py/a",
+        ".cordwood-grep-notes/a",
+        "..cordwood-grep/a",
+    ]
+    put(tmp_path, *others)
+    assert sorted(others) == paths(tmp_path)
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_nothing_to_tell(tmp_path, monkeypatch):
+    """As a file is; but a tree that is not there is."""
+    put(tmp_path, "a/x", "b/y")
+    real = os.scandir
+
+    def late(path):
+        """Somebody was quicker."""
+        if os.path.basename(path) == b"a":
+            os.rename(path, os.fsencode(tmp_path) + b"-gone")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    told = []
+    assert ["b/y"] == paths(tmp_path, told=told)
+    assert [] == told
+    assert [] == paths(tmp_path / "none", told=told)
+    assert 1 == len(told)
+
+
 def test_names_are_any_bytes(tmp_path):
     """A path need not be text; its stamp follows a NUL, which no path has."""
     odd = os.fsencode(tmp_path) + b"/\xff\n \xfe"
