@@ -340,9 +340,8 @@ class Folder:
             visit = self.enter()
         except CorruptionError as error:
             return [error.message]
-        none = Files({}, {})
         reads: list[Callable[[], Any]] = [
-            partial(self._idmap, number, none)
+            partial(self._check_idmap, number)
             for number in sorted({dead.into for dead in visit.state.dead.values()})
         ]
         with self._told("check"):
@@ -361,6 +360,16 @@ class Folder:
         finally:
             self.leave(visit)
         return wrong
+
+    def _check_idmap(self, number: int) -> None:
+        try:
+            self._idmap(number, Files({}, {}))
+        except (FileNotFoundError, CorruptionError):
+            newest = Reader()
+            with self._locks.shared(self._lock):
+                newest.catch_up(self._ledger)
+            if any(dead.into == number for dead in newest.state.dead.values()):
+                raise  # Else a compaction has removed it just now.
 
     def _entered(self, reader: Reader, known: Mapping[int, BitMap] | None = None) -> FolderVisit:
         """A handle at the reader's state; under the ledger's lock."""
