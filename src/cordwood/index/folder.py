@@ -100,6 +100,10 @@ class _Merges:
 
     held: dict[int, tuple[str, Held]] = field(default_factory=dict)
 
+    def goes_on(self, started: int) -> bool:
+        """Whether a merge is ours; that of the process we were forked from is not."""
+        return started in self.held and self.held[started][1].is_held
+
 
 class Folder:
     """The files of an index, and the locks that keep them right."""
@@ -419,7 +423,7 @@ class Folder:
     def _cancel_dead(self, reader: Reader) -> int:
         dead = []
         for started in reader.state.merges:
-            if started in self._merges.held:
+            if self._merges.goes_on(started):
                 continue
             path = self._path(f"merges/{started}.active")
             held = self._locks.try_hold(path)
