@@ -8,22 +8,26 @@ from typing import BinaryIO
 
 import click
 
-from cordwood.cli.bench.searching import bench
 from cordwood.cli.documents import batches_of
+from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.output import command, console, plain, print_json, read_progress, size, text_of
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
+_LATER = {
+    "bench": Later(
+        "cordwood.cli.bench.searching",
+        "Build and ask the index beside tantivy, SQLite FTS5 and bm25s, where they are installed.",
+    )
+}
 
-@click.group()
+
+@click.group(cls=LaterGroup, later=_LATER)
 def index() -> None:
     """Work with a search index.
 
     PLACE is a directory, or a URL such as s3://bucket/prefix.
     """
-
-
-index.add_command(bench)
 
 
 @index.command()

@@ -9,6 +9,7 @@ from cordwood.base.workers import Turns
 
 
 async def test_everybody_gets_their_own_result_or_error():
+    """What one of them raises is no business of the others."""
     turns = Turns()
 
     def work(number):
@@ -25,6 +26,7 @@ async def test_everybody_gets_their_own_result_or_error():
 
 
 async def test_one_at_a_time_in_the_order_they_came():
+    """Also after a rest, when everything begins anew."""
     turns, running, order, pause = Turns(), [], [], threading.Event()
 
     def work(number):
@@ -39,6 +41,7 @@ async def test_one_at_a_time_in_the_order_they_came():
 
 
 async def test_who_no_longer_waits_is_passed_over_and_hurts_nobody():
+    """A piece of work that was cancelled in time is not done."""
     turns, begun, may_go, done = Turns(), threading.Event(), threading.Event(), []
 
     def hold():
@@ -59,6 +62,7 @@ async def test_who_no_longer_waits_is_passed_over_and_hurts_nobody():
 
 
 def test_nobody_waits_for_ever_when_the_loop_ends():
+    """Who waits for work that is under way, or has not begun, is told that it is over."""
     begun, may_go = threading.Event(), threading.Event()
     waiting = []
 
@@ -79,6 +83,7 @@ def test_nobody_waits_for_ever_when_the_loop_ends():
 
 
 async def test_an_interrupt_of_the_rounds_is_not_a_result():
+    """Whoever waits is cancelled as well, and the next one finds turns in order."""
     turns = Turns()
     begun, may_go = threading.Event(), threading.Event()
 
