@@ -21,7 +21,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
-from cordwood.base.errors import Code, CorruptionError, FormatError
+from cordwood.base.errors import Code, CorruptionError, FormatError, InvalidInputError
+from cordwood.base.given import given, given_number
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import Turns
 from cordwood.log import paths, tree
@@ -33,7 +34,7 @@ from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
-from cordwood.log.reader import NO_LIMITS, Limits
+from cordwood.log.reader import NO_LIMITS, Limits, check_offset
 
 CONCURRENCY = 8
 """Fragments being read or checked at once."""
@@ -103,6 +104,7 @@ async def scrub(
         CollectedError: `start` has been collected.
         StoreError: the store could not be read; what is damaged goes into the report instead.
     """
+    _check_part(start, limits, sample)
     report = ScrubReport(deep)
     try:
         manifest, _ = await objects.load()
@@ -135,6 +137,19 @@ async def _check_chain(objects: LogObjects, manifest: Manifest, report: ScrubRep
             check_step(before, manifest, objects.key(manifest_name(link.index)))
     except FormatError as error:
         report.add(error, objects.key(link.prev.path))
+
+
+def _check_part(start: object, limits: Limits, sample: object) -> None:
+    """Refuse what cannot say which part of a log is scrubbed."""
+    if start is not None:
+        check_offset(start)
+    given(limits, Limits, "what limits a scrub")
+    if limits.start_time_us is not None or limits.limit_time_us is not None:
+        raise InvalidInputError(
+            "a scrub has no limits by time", hint="ask reader.offset_at(time_us) for the offset"
+        )
+    if sample is not None:
+        given_number(given(sample, int, "sample"), "sample", least=1)
 
 
 class _Scrub:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CordwoodError, FormatError, InternalError, InvalidInputError
+from cordwood.base.given import given, given_all
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import Turns
 from cordwood.log import scrub as of_log
@@ -297,6 +298,7 @@ async def scrub_log(
     """
     if resume is not None and sample is not None:
         raise InvalidInputError("a scrub by samples has nothing to go on with")
+    given(log, Log, "a log")
     job = Scrub(ScrubSettings(log.store.url, (log.name,), sample), [log.store])
     job.entropy = entropy
     if resume is not None:
@@ -326,6 +328,7 @@ async def scrub_logs(
         engine: `auto`, `local`, `spark`.
         progress: called with bytes done and bytes to do.
     """
+    logs = given_all(logs, Log, "a log")
     if not logs:
         return []
     store = logs[0].store
