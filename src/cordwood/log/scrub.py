@@ -169,6 +169,7 @@ class _Scrub:
         self._progress = progress
         self._seen = seen
         self._pending: set[asyncio.Task[Setsum]] = set()
+        self._done: list[asyncio.Task[Setsum]] = []
         self._turns = Turns()
         self._total = Setsum()
         self._collected_to = 0
@@ -204,8 +205,7 @@ class _Scrub:
                     await self._begin(fragment)
             await self._settle(0)
         finally:
-            for task in self._pending:
-                task.cancel()
+            await self._stop()
         reached = last.limit if last is not None else end
         self._report.next_offset = None if reached >= manifest.next_offset else reached
         self._finish(is_whole=is_whole and self._report.next_offset is None)
@@ -225,8 +225,7 @@ class _Scrub:
                             await self._begin(fragment)
             await self._settle(0)
         finally:
-            for task in self._pending:
-                task.cancel()
+            await self._stop()
         self._finish(is_whole=False)
 
     def _finish(self, *, is_whole: bool) -> None:
@@ -254,10 +253,18 @@ class _Scrub:
             done, self._pending = await asyncio.wait(
                 self._pending, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
+            self._done = [*done]
+            for task in self._done:
                 self._total = self._total + task.result()
                 if self._progress is not None:
                     self._progress(self._report, self._manifest)
+
+    async def _stop(self) -> None:
+        """End what is still under way, after a failure too: its outcome interests nobody."""
+        for task in self._pending:
+            task.cancel()
+        await asyncio.gather(*self._pending, *self._done, return_exceptions=True)
+        await self._turns.stop()
 
     async def _check(self, fragment: Fragment) -> Setsum:
         """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
