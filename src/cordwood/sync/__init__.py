@@ -5,7 +5,7 @@ Store, Options, Limits, Setsum, Token, Witness and the errors are the same objec
 
 from typing import Any
 
-from cordwood.base.lazy import lazily
+from cordwood.base.lazy import named
 from cordwood.base.setsum import Setsum
 from cordwood.log.bulk import Committed, Staged, Token
 from cordwood.log.cursors import Witness
@@ -67,13 +67,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What is not always needed, or needs an extra, is loaded when it is used."""
     if name == "Collection":
-        return lazily("cordwood.sync.collection", name)
+        return named("cordwood.sync.collection", name)
     if name == "Index":
-        return lazily("cordwood.sync.index", name)
+        return named("cordwood.sync.index", name)
     if name == "Topics":
-        return lazily("cordwood.sync.topics", name)
+        return named("cordwood.sync.topics", name)
     if name in {"Volume", "tend_volumes"}:
-        return lazily("cordwood.sync.volume", name)
+        return named("cordwood.sync.volume", name)
     if name == "TopicRecord":
-        return lazily("cordwood.topics.batch", name)
+        return named("cordwood.topics.batch", name)
     raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")
