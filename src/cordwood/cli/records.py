@@ -156,7 +156,7 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
         for name in ("timestamp_us", "partition"):
             if found.get(name) is not None:
                 row[name] = int(found[name])
-    except (ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInputError(
             f"line {number} is no record: {error}",
             hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '

@@ -124,7 +124,7 @@ class Table:
     def __init__(self, store: Store | str, name: str, *, entropy: Entropy = SYSTEM_ENTROPY) -> None:
         """Name a table. `store` is a Store or a store's URL."""
         self.name = check_name(name)
-        self.store = Store(store) if isinstance(store, str) else store
+        self.store = store if isinstance(store, Store) else Store(store)
         self._entropy = entropy
 
     @classmethod

@@ -5,7 +5,7 @@ Store, Options, Limits, Setsum, Token, Witness and the errors are the same objec
 
 from typing import TYPE_CHECKING, Any
 
-from cordwood.base.lazy import lazily
+from cordwood.base.lazy import is_absent, named
 
 if TYPE_CHECKING:
     from cordwood.base.setsum import Setsum
@@ -74,7 +74,9 @@ def __getattr__(name: str) -> Any:
     """The names in `_HOMES`."""
     if name not in _HOMES:
         raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")
-    found = globals()[name] = lazily(f"cordwood.{_HOMES[name]}", name)
+    found = named(f"cordwood.{_HOMES[name]}", name)
+    if not is_absent(found):  # It may be installed before the next one asks.
+        globals()[name] = found
     return found
 
 

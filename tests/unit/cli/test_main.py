@@ -112,7 +112,7 @@ for name in "pyroaring ducer scipy google_crc32c apsw zstandard pyspark numba".s
     sys.modules[name] = None
 import cordwood, cordwood.cli.topic, cordwood.sync.topics
 try:
-    cordwood.Volume
+    cordwood.Volume("memory:", "v")
 except cordwood.StateError as error:
     assert "cordwood[sqlite]" in str(error), error
 else:
@@ -128,9 +128,44 @@ import sys
 sys.modules["pyspark"] = None
 import cordwood
 try:
-    cordwood.spark.read_log
+    cordwood.spark.read_log(None, "memory:a/b")
 except cordwood.StateError as error:
     assert "cordwood[spark]" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_names_are_there_without_extras():
+    """As in any package: to ask for one never fails, to use it says what to install."""
+    code = """
+import pickle, sys
+for name in "pyroaring ducer scipy google_crc32c apsw zstandard pyspark numba deltalake".split():
+    sys.modules[name] = None
+import cordwood
+from cordwood import *
+from cordwood.sync import *
+from cordwood.spark import *
+from cordwood import Index, sync
+for package in (cordwood, cordwood.sync, cordwood.spark):
+    assert all(hasattr(package, name) for name in package.__all__)
+    assert not hasattr(package, "nothing")
+assert not isinstance(1, Index) and not hasattr(Index, "create")
+absent = {"Collection": "search", "Index": "search", "Volume": "sqlite", "tend_volumes": "sqlite"}
+for name, extra in absent.items():
+    for package in (cordwood, sync):
+        try:
+            getattr(package, name)("/tmp/nothing", "x")
+        except cordwood.StateError as error:
+            assert f"cordwood[{extra}]" in str(error), error
+            assert str(error) == str(pickle.loads(pickle.dumps(error)))
+        else:
+            raise AssertionError(name)
+try:
+    Index.create
+except cordwood.StateError as error:
+    assert "cordwood[search]" in str(error), error
 else:
     raise AssertionError
 """
