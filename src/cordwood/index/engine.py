@@ -374,6 +374,7 @@ class Writing:
         self._deleted: dict[int, BitMap] = {}
         self._rows: list[tuple[int, bytes, str | bytes]] = []
         self.is_over = False
+        self._has_failed = False
         self._mutex = threading.RLock()
 
     def do(self, op: Op, user_id: bytes, text: str | bytes = b"") -> bool:
@@ -389,7 +390,7 @@ class Writing:
 
     def drain(self) -> None:
         """What came one by one, all at once: what a later one undoes is left out."""
-        with self._mutex:
+        with self._changing():
             if not self._rows:
                 return
             kinds, ids, texts = zip(*self._rows, strict=True)
@@ -404,8 +405,7 @@ class Writing:
         keys = as_ids(ids)
         values = as_texts(texts, takes_bytes=self._engine.cutter.takes_bytes)
         _check_lengths(keys, values)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._add(keys, values)
 
@@ -420,8 +420,7 @@ class Writing:
         """More documents, each with its terms as they are to be kept."""
         keys, lists = as_ids(ids), as_terms(terms)
         _check_lengths(keys, lists)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._builder.add_terms(keys, lists)
             self._flush_if_full()
@@ -429,8 +428,7 @@ class Writing:
     def delete(self, ids: Any) -> None:
         """Delete every document of ids: those of the snapshot, and those added before this call."""
         keys = as_ids(ids)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._delete(keys)
 
@@ -461,8 +459,8 @@ class Writing:
     def commit(self) -> int | None:
         """Make it count, as a whole; its number, or None if it did nothing."""
         with self._mutex:
-            self._check_open()
             try:
+                self._check_open()
                 self._visit.check()  # Before anything is written for a handle that is over.
                 self.drain()
                 self._flush()
@@ -500,9 +498,26 @@ class Writing:
         if facts.documents:
             self._segments[number] = (path, Segment(number, Disk().map(str(path)), path.name))
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One at a time. What fails half way has lost some of it, so the rest must not count."""
+        with self._mutex:
+            self._check_open()
+            try:
+                yield
+            except BaseException:
+                self._has_failed = True
+                raise
+
     def _check_open(self) -> None:
         if self.is_over:
             raise StateError("the transaction is over", code=Code.CLOSED, hint="begin another")
+        if self._has_failed:
+            raise StateError(
+                "something failed earlier in the transaction: nothing of it counts",
+                code=Code.CLOSED,
+                hint="begin another, and do all of it again",
+            )
 
     def _end(self) -> None:
         self.is_over = True
