@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from cordwood.cli.output import (
     byte_progress,
     command,
     console,
+    count_progress,
     plain,
     print_json,
     read_progress,
@@ -188,8 +189,12 @@ def read(
             if output.suffix not in {".parquet", ".jsonl"}:
                 raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
             write = _write_lines if output.suffix == ".jsonl" else _write_parquet
-            with whole_file(output) as draft:
-                count = write(draft, reader.read_arrow(start, limits, stream=stream))
+            batches = reader.read_arrow(start, limits, stream=stream)
+            with (
+                count_progress("read", shown=not as_json) as advance,
+                whole_file(output) as draft,
+            ):
+                count = write(draft, _counted(batches, advance))
             if as_json:
                 print_json({"records": count, "output": str(output)})
             else:
@@ -359,6 +364,18 @@ def _print_record(record: Record, *, as_json: bool) -> None:
         print_json(as_text(found, "body", "key"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
+
+
+def _counted(
+    batches: Iterable[pa.RecordBatch], advance: Callable[[int, int | None], None]
+) -> Iterator[pa.RecordBatch]:
+    """The same batches; how many there will be is not known before the last."""
+    count = 0
+    for batch in batches:
+        yield batch
+        count += batch.num_rows
+        advance(count, None)
+    advance(count, count)
 
 
 def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:

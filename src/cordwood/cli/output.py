@@ -196,10 +196,10 @@ def read_progress(
 
 
 @contextmanager
-def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A bar over a number of things on a terminal; silence elsewhere.
 
-    Call the result with how many are done, and how many there are.
+    Call the result with how many are done, and how many there are, if that is known.
     """
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
