@@ -361,7 +361,7 @@ def _print_record(record: Record, *, as_json: bool) -> None:
             "stream": record.stream,
         }
         found = {name: value for name, value in fields.items() if value is not None}
-        print_json(as_text(found, "body", "key"))
+        print_json(as_text(found, "body", "key", "headers"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
 
@@ -383,9 +383,9 @@ def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     with output.open("w", encoding="utf-8") as file:
         for batch in batches:
             for found in batch.to_pylist():
-                row = as_text(found, "body", "key")
-                if row.get("headers") is not None:
-                    row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
+                if found.get("headers") is not None:
+                    found["headers"] = {h["name"]: h["value"] for h in found["headers"]}
+                row = as_text(found, "body", "key", "headers")
                 file.write(msgspec.json.encode(row).decode() + "\n")
             count += batch.num_rows
     return count

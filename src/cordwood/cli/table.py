@@ -94,10 +94,10 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
             if as_json:
                 row["timestamp"] = row["timestamp"].isoformat()
                 headers = row.pop("headers")
-                named_headers = {h["name"]: text_of(h["value"]) for h in headers or ()}
+                named_headers = {h["name"]: h["value"] for h in headers or ()}
                 found = row | {"headers": named_headers if headers is not None else None}
                 kept = {name: value for name, value in found.items() if value is not None}
-                print_json(as_text(kept, "body", "key"))
+                print_json(as_text(kept, "body", "key", "headers"))
             else:
                 key = "" if row["key"] is None else text_of(row["key"])
                 click.echo(f"{row['log']}\t{row['offset']}\t{key}\t{text_of(row['body'])}")
