@@ -23,7 +23,6 @@ from cordwood.cli.output import (
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
-
 _LATER = {
     "bench": Later(
         "cordwood.cli.bench.searching",
