@@ -27,7 +27,7 @@ from cordwood.base.errors import (
     UncertainError,
     UnsupportedError,
 )
-from cordwood.base.lazy import lazily
+from cordwood.base.lazy import is_absent, named
 
 if TYPE_CHECKING:
     from cordwood.base.setsum import Setsum
@@ -131,7 +131,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"cordwood.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
-    found = globals()[name] = lazily(f"cordwood.{_HOMES[name]}", name)
+    found = named(f"cordwood.{_HOMES[name]}", name)
+    if not is_absent(found):  # It may be installed before the next one asks.
+        globals()[name] = found
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -35,9 +36,14 @@ class Story:
     def run(self):
         """All of it."""
         self.home.create(CONFIGS)
+        self.go_on()
+
+    def go_on(self):
+        """With a topic that is there."""
         self.is_made = True
         partition = self.home.partition("shop", "clicks", 1)
-        for number in range(RECORDS):
+        self.sent = self.tried = partition.bounds().next
+        for number in range(self.sent, RECORDS):
             self.tried = number + 1
             # Large enough that extents are closed on the way.
             values = pa.array([b"%d" % number + bytes(900)], pa.binary())
@@ -140,6 +146,44 @@ def test_a_failure_at_every_step(number):
         with suppress(StoreError):
             story.run()
         check(disk, story, f"later-{step}")
+
+
+def relayed(disk):
+    """Whoever comes next does the rest, as often as the disk fails."""
+    for seed in count(2):
+        story = Story(disk, seed)
+        try:
+            if ("shop", "clicks") not in story.home.topics():
+                story.home.create(CONFIGS)
+            story.go_on()
+        except StoreError:
+            continue
+        return story
+    raise AssertionError
+
+
+@pytest.mark.parametrize("model", ["posix", "ext4"])
+def test_what_a_dead_one_left_is_durable_before_others_build_upon_it(model):
+    """A process dies at every step; the next goes on; then the power fails."""
+    # EVIDENCE-OF: G-88
+    for cut in range(steps(deletes=False)):
+        disk = fresh(model)
+        disk.cut_after(cut)
+        with suppress(PowerCut):
+            Story(disk, 1).run()
+        disk.revive()
+        story = relayed(disk)
+        check(disk.power_cut(SeededEntropy(f"relay-{cut}")), story, f"later-{cut}")
+
+
+def test_what_a_sync_failed_for_is_not_taken_for_durable():
+    """The system forgets what it could not write, and the next sync succeeds."""
+    # EVIDENCE-OF: G-88, G-90
+    for step in range(1, steps(deletes=False) + 1):
+        disk = fresh("posix")
+        disk.fail(step, errno.EIO)
+        story = relayed(disk)
+        check(disk.power_cut(SeededEntropy(f"forgotten-{step}")), story, f"later-{step}")
 
 
 def test_a_flush_that_fails_is_told_to_who_sends_next():

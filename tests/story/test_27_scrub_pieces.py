@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
+import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CollectedError, Limits, Setsum
+from cordwood import CollectedError, Limits, Setsum, StoreError
 from cordwood.log import paths
 from cordwood.log.tree import FANOUT
+from cordwood.store.memory import MemoryStore
+from cordwood.testing.hooked import Hooked
 
 COUNT = FANOUT * FANOUT + FANOUT + 3
 
@@ -101,3 +107,57 @@ async def test_what_is_collected_meanwhile_is_not_missed(memory, whole, hooked, 
     assert [] == report.errors
     assert not is_first
     assert report.setsum == (await whole.state()).setsum
+
+
+@pytest.fixture
+async def large(tmp_path, monkeypatch):
+    """A log whose fragments are hashed in a thread, by turns; and a store that can be hooked."""
+    monkeypatch.setattr("cordwood.log.fetch.has_vector_kernel", lambda: False)
+    hooked = Hooked(MemoryStore())
+    log = cordwood.Log(cordwood.Store.over(hooked), "large")
+    async with log.writer(create=True) as writer:
+        for seed in range(12):
+            noise = np.random.default_rng(seed).bytes(400_000)
+            await writer.append_many([noise[at : at + 1_000] for at in range(0, 400_000, 1_000)])
+    return log, hooked
+
+
+async def scrub_as_unit(log):
+    """As a job does it."""
+    return await cordwood.scrub_log(log, engine="local")
+
+
+@pytest.mark.parametrize("scrub", [lambda log: log.scrub(deep=True), scrub_as_unit])
+async def test_a_store_that_fails_for_many_at_once(large, scrub, caplog):
+    """It is told once; no task goes on, and no error is left that nobody looked at."""
+    log, hooked = large
+
+    async def fail(call, key, *_):
+        await asyncio.sleep(0)
+        raise StoreError(f"{key} does not answer")
+
+    hooked.hooks["get_range"] = fail
+    with pytest.raises(StoreError, match="does not answer"):
+        await scrub(log)
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+    gc.collect()
+    assert "" == caplog.text
+
+
+@pytest.mark.parametrize("scrub", [lambda log: log.scrub(deep=True), scrub_as_unit])
+async def test_cancelled_in_the_middle(large, scrub, caplog):
+    """Whatever it was doing, no task goes on; and then it can be done again."""
+    log, _ = large
+    for steps in range(0, 60, 3):
+        work = asyncio.ensure_future(scrub(log))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        work.cancel()
+        assert [True] == [
+            isinstance(o, asyncio.CancelledError)
+            for o in await asyncio.gather(work, return_exceptions=True)
+        ]
+        assert {asyncio.current_task()} == asyncio.all_tasks(), steps
+    assert (await scrub(log)).ok
+    gc.collect()
+    assert "" == caplog.text

@@ -1,4 +1,9 @@
-"""What needs an extra, loaded when it is first used, with an error that says what to install."""
+"""What needs an extra, loaded when it is first used, with an error that says what to install.
+
+The names of a package are there whatever is installed, as in any other: `hasattr`, `import *` and
+`isinstance` never fail. What is missing is a stand-in, which says so when it is called, or asked
+for anything.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,39 @@ def lazily(module: str, name: str) -> Any:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        if "volume" in module.split("."):
+        if any(part.startswith("volume") for part in module.split(".")):
             extra = "sqlite"  # It brings all that a volume needs.
         raise StateError(
             f"{name} needs {error.name}", hint=f"pip install 'cordwood[{extra}]'"
         ) from error
+
+
+def named(module: str, name: str) -> Any:
+    """As `lazily`; if something is not installed, a stand-in that raises when it is used."""
+    try:
+        return lazily(module, name)
+    except StateError as error:
+        return _Absent(name, (), {"__doc__": str(error), "__module__": module, "_why": error})
+
+
+def is_absent(found: object) -> bool:
+    """Whether this is only a stand-in."""
+    return isinstance(found, _Absent)
+
+
+class _AbsentError(StateError, AttributeError):
+    """Also what `hasattr` expects of what has no such attribute."""
+
+
+class _Absent(type):
+    """The class of stand-ins: they are classes, so that they can be asked for by `isinstance`."""
+
+    _why: StateError
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        raise StateError(cls._why.message, hint=cls._why.hint)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _AbsentError(cls._why.message, hint=cls._why.hint)

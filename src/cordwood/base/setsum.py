@@ -140,7 +140,7 @@ class Setsum:
         """
         try:
             digest = bytes.fromhex(text)
-        except ValueError:
+        except (TypeError, ValueError):
             digest = b""
         if len(digest) != DIGEST_BYTES or digest.hex() != text:
             raise InvalidInputError(f"a setsum is 64 lower-case hexadecimal digits, not {text!r}")
@@ -255,4 +255,8 @@ class Setsum:
 
 
 def _item_columns(parts: tuple[bytes, ...]) -> tuple[int, ...]:
-    return _COLUMNS.unpack(hashlib.sha3_256(b"".join(parts)).digest())
+    try:
+        item = b"".join(parts)
+    except TypeError as error:
+        raise InvalidInputError(f"an item of a setsum is bytes: {error}") from error
+    return _COLUMNS.unpack(hashlib.sha3_256(item).digest())

@@ -51,18 +51,32 @@ class Turns:
         result: T = await future
         return result
 
+    async def stop(self) -> None:
+        """Have nobody wait any more: what is being done is done for nobody, the rest is not."""
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await asyncio.gather(self._rounds, return_exceptions=True)
+            self._end([])  # Also if it had not begun.
+
     async def _work(self) -> None:
         pieces: list[_Piece] = []
         try:
             while self._waiting:
                 pieces, self._waiting = self._waiting, []
-                await in_worker(_do_all, pieces)
+                try:
+                    await in_worker(_do_all, pieces)
+                except Exception as error:  # noqa: BLE001 - there was no thread: all are told
+                    for piece in pieces:
+                        piece.error = error
                 for piece in pieces:
                     piece.tell()
         finally:
-            self._rounds = None
-            for piece in (*pieces, *self._waiting):
-                piece.future.cancel()  # of whoever has been told, this changes nothing
+            self._end(pieces)
+
+    def _end(self, pieces: list[_Piece]) -> None:
+        left, self._waiting, self._rounds = (*pieces, *self._waiting), [], None
+        for piece in left:
+            piece.future.cancel()  # of whoever has been told, this changes nothing
 
 
 @dataclass(slots=True)

@@ -289,7 +289,7 @@ def _check(body: bytes, key: bytes | None, place: str) -> None:
 def _parse_json(body: bytes, place: str) -> Any:
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:  # What is no UTF-8 has an error of its own.
         raise InvalidInputError(
             f"{place} is not JSON: {error}", hint="use --as lines for plain text"
         ) from error

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cordwood.cli.documents import batches_of
-from cordwood.cli.jobs import engine_option
+from cordwood.cli.engines import engine_option
 from cordwood.cli.output import (
     byte_progress,
     command,

@@ -9,21 +9,14 @@ import click
 import msgspec
 
 from cordwood.base.errors import InvalidInputError, NotFoundError
+from cordwood.cli.engines import engine_option
 from cordwood.cli.output import byte_progress, command, print_json, size
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.fleet.select import DEFAULT_POLICY, Policy
 from cordwood.pipeline.compact import CompactReport
-from cordwood.pipeline.engine import AUTO
 from cordwood.sync import Delta, Log, Table
 from cordwood.sync import compact as compact_logs
 
-engine_option = click.option(
-    "--engine",
-    type=click.Choice([AUTO, "local", "spark"]),
-    default=AUTO,
-    show_default=True,
-    help="Where the work is done; auto: here below 1 GB, on Spark above if it can run.",
-)
 mode_option = click.option(
     "--mode",
     type=click.Choice(["append", "upsert"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -14,16 +14,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cordwood import sync
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
-from cordwood.cli.bench import bench
-from cordwood.cli.jobs import compact, engine_option
-from cordwood.cli.life import collect, copy, cursor, destroy, fork, migrate, pin, rebuild, seal
+from cordwood.cli.engines import engine_option
+from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.output import (
     as_text,
     byte_progress,
     command,
     console,
+    count_progress,
     plain,
     print_json,
     read_progress,
@@ -31,40 +32,58 @@ from cordwood.cli.output import (
     text_of,
     whole_file,
 )
-from cordwood.cli.stream import stream
-from cordwood.cli.stress import stress
 from cordwood.cli.tree import draw
 from cordwood.log.chain.options import Protocol
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
 from cordwood.log.records import FULL_SCHEMA, Record
-from cordwood.sync import Log, scrub_log
+from cordwood.sync import Log
 
 LINES_PER_LOOK = 1_000
 """So often an append sees how far it is: to look takes longer than to read a line."""
 
 
-@click.group()
+_LATER = {
+    "bench": Later(
+        "cordwood.cli.bench",
+        "Measure a log, each figure beside a peer or a limit taken in the same run.",
+    ),
+    "collect": Later("cordwood.cli.life", "Free what lies before every cursor of the log at URL."),
+    "compact": Later(
+        "cordwood.cli.jobs", "Bring what is new in the logs at URLS into a table, exactly once."
+    ),
+    "copy": Later(
+        "cordwood.cli.life",
+        "Copy the log at URL to TARGET, in the same store or another, and prove that it is equal.",
+    ),
+    "cursor": Later("cordwood.cli.life", "Named positions, which hold back collection."),
+    "destroy": Later("cordwood.cli.life", "Delete the log at URL and everything in it."),
+    "fork": Later(
+        "cordwood.cli.life",
+        "Make TARGET a log that begins as the one at URL is now, without copying its files.",
+    ),
+    "migrate": Later(
+        "cordwood.cli.life",
+        "Seal the log at URL and go on in a new one at TARGET, with the offset that comes next.",
+    ),
+    "pin": Later("cordwood.cli.life", "Holds on a range of records, while collection goes on."),
+    "rebuild": Later(
+        "cordwood.cli.life", "Make the manifest of the chain log at URL anew, from its fragments."
+    ),
+    "seal": Later(
+        "cordwood.cli.life",
+        "End the log at URL: it takes no more records, and can be read for ever.",
+    ),
+    "stream": Later("cordwood.cli.stream", "Streams: many small logs in one."),
+    "stress": Later(
+        "cordwood.cli.stress", "Put the log at URL under load and check every record of it."
+    ),
+}
+
+
+@click.group(cls=LaterGroup, later=_LATER)
 def log() -> None:
     """Work with logs."""
-
-
-log.add_command(bench)
-for verb in (
-    collect,
-    compact,
-    copy,
-    cursor,
-    destroy,
-    fork,
-    migrate,
-    pin,
-    rebuild,
-    seal,
-    stream,
-    stress,
-):
-    log.add_command(verb)
 
 
 @log.command()
@@ -188,8 +207,12 @@ def read(
             if output.suffix not in {".parquet", ".jsonl"}:
                 raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
             write = _write_lines if output.suffix == ".jsonl" else _write_parquet
-            with whole_file(output) as draft:
-                count = write(draft, reader.read_arrow(start, limits, stream=stream))
+            batches = reader.read_arrow(start, limits, stream=stream)
+            with (
+                count_progress("read", shown=not as_json) as advance,
+                whole_file(output) as draft,
+            ):
+                count = write(draft, _counted(batches, advance))
             if as_json:
                 print_json({"records": count, "output": str(output)})
             else:
@@ -304,7 +327,9 @@ def scrub(
         )
     if deep and not is_part and (engine != "local" or resume is not None):
         with byte_progress("scrub", 0, shown=not as_json) as advance:
-            report = scrub_log(named, sample=sample, resume=resume, engine=engine, progress=advance)
+            report = sync.scrub_log(
+                named, sample=sample, resume=resume, engine=engine, progress=advance
+            )
     else:
         total = named.state().bytes if deep else 0
         with byte_progress("scrub", total, shown=deep and not as_json) as advance:
@@ -356,9 +381,21 @@ def _print_record(record: Record, *, as_json: bool) -> None:
             "stream": record.stream,
         }
         found = {name: value for name, value in fields.items() if value is not None}
-        print_json(as_text(found, "body", "key"))
+        print_json(as_text(found, "body", "key", "headers"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
+
+
+def _counted(
+    batches: Iterable[pa.RecordBatch], advance: Callable[[int, int | None], None]
+) -> Iterator[pa.RecordBatch]:
+    """The same batches; how many there will be is not known before the last."""
+    count = 0
+    for batch in batches:
+        yield batch
+        count += batch.num_rows
+        advance(count, None)
+    advance(count, count)
 
 
 def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
@@ -366,9 +403,9 @@ def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     with output.open("w", encoding="utf-8") as file:
         for batch in batches:
             for found in batch.to_pylist():
-                row = as_text(found, "body", "key")
-                if row.get("headers") is not None:
-                    row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
+                if found.get("headers") is not None:
+                    found["headers"] = {h["name"]: h["value"] for h in found["headers"]}
+                row = as_text(found, "body", "key", "headers")
                 file.write(msgspec.json.encode(row).decode() + "\n")
             count += batch.num_rows
     return count

@@ -10,7 +10,8 @@ import msgspec
 
 from cordwood.base import portal
 from cordwood.base.errors import NotFoundError
-from cordwood.cli.jobs import engine_option, policy_of, policy_options
+from cordwood.cli.engines import engine_option
+from cordwood.cli.jobs import policy_of, policy_options
 from cordwood.cli.life import object_progress
 from cordwood.cli.output import byte_progress, command, print_json, size
 from cordwood.fleet.rollup import QUIET_S

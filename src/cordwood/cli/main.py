@@ -14,31 +14,34 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from cordwood import __version__
-from cordwood.base.errors import StateError
-from cordwood.base.lazy import lazily
+from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.output import fail
 from cordwood.cli.start import STOPPED
 
-COMMANDS = (
-    "collection",
-    "demo",
-    "fleet",
-    "grep",
-    "index",
-    "log",
-    "names",
-    "pipeline",
-    "spark",
-    "store",
-    "table",
-    "topic",
-    "volume",
-)
+COMMANDS = {
+    name: Later(f"cordwood.cli.{name}", what)
+    for name, what in {
+        "collection": "Work with a searchable log.",
+        "demo": "Show the whole pipeline on a directory: writers, dirty logs, compaction, query, "
+        "proof.",
+        "fleet": "Look after many logs of one store.",
+        "grep": "Print the lines that match PATTERN in the files below DIR (default: here).",
+        "index": "Work with a search index.",
+        "log": "Work with logs.",
+        "names": "Search names that are not quite right.",
+        "pipeline": "Look after the logs of a fleet: roll up, compact, collect, scrub.",
+        "spark": "Logs and Spark.",
+        "store": "Look at a store.",
+        "table": "Work with tables that compactions made.",
+        "topic": "Work with topics.",
+        "volume": "Work with volumes, and with SQLite databases in them.",
+    }.items()
+}
 """Each is in the module of its name."""
 
 
-class _Commands(click.Group):
-    """Loads commands by name."""
+class _Commands(LaterGroup):
+    """All commands."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -59,20 +62,6 @@ class _Commands(click.Group):
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them; if it needs an extra that is not installed, one that says so."""
-        if cmd_name not in COMMANDS:
-            return None
-        try:
-            found: click.Command = lazily(f"cordwood.cli.{cmd_name}", cmd_name)
-        except StateError as error:
-            return _missing(cmd_name, error)
-        return found
-
 
 def _tell(error: click.ClickException, *, as_json: bool) -> NoReturn:
     """Say what is wrong with a call, and where its options are explained."""
@@ -82,20 +71,9 @@ def _tell(error: click.ClickException, *, as_json: bool) -> NoReturn:
     fail(message, hint, "usage", as_json=as_json, exit_code=error.exit_code)
 
 
-def _missing(name: str, error: StateError) -> click.Command:
-    @click.command(
-        name,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-        help=f"Not installed: {error.hint}",
-    )
-    @click.argument("words", nargs=-1)
-    def told(words: tuple[str, ...]) -> Any:
-        fail(error.message, error.hint, str(error.code), as_json="--json" in words)
-
-    return told
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, later=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="cordwood")
 def cli() -> None:
     """Ordered, verifiable logs in plain files on an object store.

@@ -16,8 +16,8 @@ from rich.table import Table as Drawing
 from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.cli.bench import jobs as jobs_bench
 from cordwood.cli.bench.commands import print_nested
+from cordwood.cli.engines import engine_option
 from cordwood.cli.jobs import (
-    engine_option,
     format_option,
     keyless_option,
     mode_option,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import as_text, text_of
+from cordwood.cli.output import as_text
 from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics.batch import SCHEMA, TopicRecord
 from cordwood.topics.batch import iter_topic_records as records_of
@@ -30,7 +30,7 @@ _COLUMNS = {
     "timestamp_us": pa.int64(),
     "partition": pa.int64(),
 }
-_FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64"})
+_FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64", "headers_base64"})
 
 
 class Block(msgspec.Struct):
@@ -151,16 +151,19 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
                 row[name] = _bytes(found[name])
             elif found.get(f"{name}_base64") is not None:
                 row[name] = b64decode(found[f"{name}_base64"], validate=True)
-        if found.get("headers"):
-            row["headers"] = [(name, _bytes(value)) for name, value in found["headers"].items()]
+        headers = {name: _bytes(value) for name, value in (found.get("headers") or {}).items()}
+        for name, text in (found.get("headers_base64") or {}).items():
+            headers[name] = b64decode(text, validate=True)
+        if headers:
+            row["headers"] = list(headers.items())
         for name in ("timestamp_us", "partition"):
             if found.get(name) is not None:
                 row[name] = int(found[name])
-    except (ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInputError(
             f"line {number} is no record: {error}",
             hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '
-            'go into "value_base64" and "key_base64"',
+            'go into "value_base64", "key_base64" and "headers_base64"',
         ) from error
     return row
 
@@ -181,5 +184,4 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
     """A record as JSON: text where it is text."""
-    headers = {name: text_of(value) for name, value in row["headers"].items()}
-    return as_text(row, "key", "value") | {"headers": headers}
+    return as_text(row, "key", "value", "headers")

@@ -19,7 +19,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from cordwood.cli.bench.topics import bench
+from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.output import (
     byte_progress,
     command,
@@ -39,17 +39,21 @@ from cordwood.sync.topics import Consumer, Topics
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, TopicConfig
 from cordwood.topics.consuming import Fetched
 
+_LATER = {
+    "bench": Later(
+        "cordwood.cli.bench.topics",
+        "Send records durably, one by one and many at once, beside SQLite in WAL mode, FULL sync.",
+    )
+}
 
-@click.group()
+
+@click.group(cls=LaterGroup, later=_LATER)
 def topic() -> None:
     """Work with topics.
 
     PLACE is the directory that they are in, or the URL of a store. TOPIC is a namespace, a slash
     and a name: shop/clicks.
     """
-
-
-topic.add_command(bench)
 
 
 @topic.command()

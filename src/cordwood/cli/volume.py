@@ -12,9 +12,9 @@ import click
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import AlreadyExistsError, NotFoundError
-from cordwood.cli.bench.volume import bench
 from cordwood.cli.commits import drawn
 from cordwood.cli.database import export, import_database, shell
+from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.life import object_progress
 from cordwood.cli.output import byte_progress, command, print_json, size
 from cordwood.cli.place import opened, volume_command
@@ -29,8 +29,15 @@ from cordwood.volume.remote import Remote
 from cordwood.volume.versions import Version
 from cordwood.volume.volume import PAGE_SIZE
 
+_LATER = {
+    "bench": Later(
+        "cordwood.cli.bench.volume",
+        "Measure volumes, beside a peer in the same run.",
+    )
+}
 
-@click.group()
+
+@click.group(cls=LaterGroup, later=_LATER)
 def volume() -> None:
     """Work with volumes, and with SQLite databases in them.
 
@@ -42,7 +49,6 @@ def volume() -> None:
     """
 
 
-volume.add_command(bench)
 for verb in (import_database, export, shell):
     volume.add_command(verb)
 
@@ -318,8 +324,11 @@ def hydrate(url: str, directory: str | None, *, at: str | None, as_json: bool) -
 @click.option("--at", help="The version; else the newest.")
 def checkpoint(url: str, directory: str | None, *, at: str | None, as_json: bool) -> None:
     """Name every page of a version of URL in one document, so that reads stop there."""
-    with opened(url, directory) as named:
-        made = named.checkpoint(at)
+    with (
+        opened(url, directory) as named,
+        object_progress("checkpoint", shown=not as_json) as progress,
+    ):
+        made = named.checkpoint(at, progress)
     facts: dict[str, object] = {
         "lsn": made.checkpoint.lsn,
         "packs_reused": made.packs_reused,

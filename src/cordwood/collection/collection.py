@@ -42,6 +42,7 @@ from cordwood.index.rank import Scoring
 from cordwood.index.shelf import Shelf
 from cordwood.index.snapshot import Hit, Matches, Snapshot
 from cordwood.index.tokens import as_texts
+from cordwood.log import tree
 from cordwood.log.log import Log
 from cordwood.log.reader import Limits
 from cordwood.log.writer import Writer
@@ -303,10 +304,21 @@ class Collection:
         await _off(self._index.compact)
         return report
 
-    async def check(self) -> CheckReport:
-        """Read the index and prove the log; what is wrong."""
-        found = await self._asked(self._index.check)
-        scrubbed = await self.log.scrub(deep=True)
+    async def check(self, progress: Progress | None = None) -> CheckReport:
+        """Read the index and prove the log; `progress` is called with bytes done and to do."""
+        tell = progress or (lambda _done, _total: None)
+        of_index = of_log = 0
+
+        def read_index(done: int, total: int) -> None:
+            nonlocal of_index
+            of_index = total
+            tell(done, total)
+
+        found = await self._asked(self._index.check, read_index)
+        of_log = sum(pointer.num_bytes for pointer in tree.roots(await self.log.manifest()))
+        scrubbed = await self.log.scrub(
+            deep=True, progress=lambda done, _: tell(of_index + done.bytes, of_index + of_log)
+        )
         errors = (*found.errors, *map(str, scrubbed.errors))
         return CheckReport(found.segments, found.documents, errors)
 
@@ -326,10 +338,10 @@ class Collection:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _asked(self, call: Callable[[], T]) -> T:
+    async def _asked(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the index something, in a thread; without an index there is no collection."""
         try:
-            return await _off(call)
+            return await _off(call, *args, **kwargs)
         except NotFoundError as error:
             raise NotFoundError(
                 f"there is no collection named {self.name!r} in {self.store.url}",

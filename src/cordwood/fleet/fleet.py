@@ -63,7 +63,7 @@ class Fleet:
             clock: what time it is.
             entropy: where ids come from.
         """
-        self.store = Store(store) if isinstance(store, str) else store
+        self.store = store if isinstance(store, Store) else Store(store)
         self.member = member
         self._options = options
         self._create = create

@@ -48,7 +48,7 @@ class Survey:
 
 async def members(store: Store | str) -> list[str]:
     """The members that have a dirty log, by name. One LIST each."""
-    lies_in = Store(store) if isinstance(store, str) else store
+    lies_in = store if isinstance(store, Store) else Store(store)
     found: list[str] = []
     after = ""
     while True:
@@ -70,7 +70,7 @@ async def survey(
     Raises:
         NotFoundError: a member that was asked for has no dirty log.
     """
-    lies_in = Store(store) if isinstance(store, str) else store
+    lies_in = store if isinstance(store, Store) else Store(store)
     names = await members(lies_in) if only is None else only
     return Survey([await _survey_member(DirtyLog(lies_in, name, clock=clock)) for name in names])
 

@@ -284,6 +284,8 @@ def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: 
     aside = f"{path}.new"
     with suppress(FileNotFoundError):
         disk.rename(f"{folder}/{spare}", aside)
+        # Who made it spare may have died before its old name was gone for good.
+        disk.fsync_dir(folder)
     file = disk.open(aside, create=True)
     try:
         used_bytes = file.stat().size_bytes

@@ -51,7 +51,7 @@ from cordwood.journal.extent import (
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, is_newest, read_mark, write_mark
+from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, read_mark, with_mark, write_mark
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -105,6 +105,7 @@ class Journal:
         self._next_file: File | None = None
         self._next_inode = 0
         self._said: tuple[Mark, bytes] | None = None
+        """What this process said last, and both slots of the tail as they were then."""
         self._seen: bytes | None = None
         """What the tail said when this turn began; None if it may say something else by now."""
         self._extent: Extent | None = None
@@ -167,9 +168,9 @@ class Journal:
             if not tail_file.try_lock():
                 return None
             try:
-                mark, seen = known[0], bytes(tail_file.read(0, WAITS_AT + 1))
+                mark, slots = known
                 is_plain = extent.head.salt == mark.salt and mark.end == mark.synced_end
-                if not is_plain or seen[WAITS_AT:] == b"\1" or not is_newest(seen, *known):
+                if not is_plain or tail_file.read(0, WAITS_AT + 1) != slots + b"\0":
                     return None
                 parts, tail = frames.framed(
                     mark.tail, payload, number=mark.number, synced=mark.end, time_us=time_us
@@ -185,7 +186,7 @@ class Journal:
                 except OSError:
                     Turn(self, extent, mark).take_back()
                     raise
-                self._said = grown, data
+                self._said = grown, with_mark(slots, grown, data)
                 return mark.number
             finally:
                 tail_file.unlock()
@@ -248,8 +249,16 @@ class Journal:
         said = mark.said()
         self._seen = None
         data = encoded(said)
-        write_mark(self._tail(), said, data)
-        self._said = said, data
+        file = self._tail()
+        write_mark(file, said, data)
+        self._said = said, bytes(file.read(0, WAITS_AT))
+        return said
+
+    def give_up(self, mark: Mark) -> Mark:
+        """Say that the newest extent ends with what was synced; by who is alone."""
+        said = self.publish(mark.moved(mark.synced_tail)._replace(is_closed=True))
+        with suppress(OSError):  # Synced for once: else a power cut may bring back what failed.
+            self._tail().sync()
         return said
 
     def begin_extent(self, mark: Mark) -> tuple[Extent, Mark]:
@@ -260,6 +269,7 @@ class Journal:
         with suppress(FileNotFoundError):
             there = open_extent(self.disk, self.folder, mark.number, write=True)
             if there.head.salt != mark.salt:
+                self.disk.fsync_dir(self.folder)  # Who made it may have died before that.
                 return there, self._published(there, mark.turn)
             there.close()
         salt = int(self._entropy.token()[:16], 16) or 1
@@ -313,15 +323,27 @@ class Journal:
         mark = self._read_mark()
         self.check_there()
         if not self._is_recovered:
-            mark, surveyed = self._surveyed(mark)
+            before, (mark, surveyed) = mark, self._surveyed(mark)
             if surveyed is not None:
-                surveyed.file.sync()
-                surveyed.close()
+                self._settle(before, surveyed)
             mark = self.publish(mark)
             if self._tail().stat().size_bytes <= WAITS_AT:
                 self._tail().write([b"\0"], WAITS_AT)  # So that it is read whole, at once.
             self._is_recovered = True
         return mark or self._lost()
+
+    def _settle(self, known: Mark | None, extent: Extent) -> None:
+        """Bring what was found in the newest extent, and its name, to stable storage."""
+        try:
+            self.disk.fsync_dir(self.folder)
+            extent.file.sync()
+        except OSError:
+            # A tail that speaks of another is from before a power cut: this came from the disk.
+            if known is not None and known.salt == extent.head.salt:
+                self.give_up(known)
+            raise
+        finally:
+            extent.close()
 
     def _surveyed(self, known: Mark | None, *, write: bool = True) -> tuple[Mark, Extent | None]:
         """How far it goes by its newest extent, whatever the tail says; and that extent."""
@@ -384,9 +406,10 @@ class Journal:
     def _read_mark(self) -> Mark | None:
         file = self._tail()
         if self._said is not None:
-            seen = self._seen if self._seen is not None else bytes(file.read(0, WAITS_AT))
-            if is_newest(seen, *self._said):
-                return self._said[0]
+            mark, slots = self._said
+            seen = file.read(0, WAITS_AT) if self._seen is None else self._seen[:WAITS_AT]
+            if seen == slots:
+                return mark
         return read_mark(file)
 
     def check_there(self) -> None:
@@ -427,25 +450,31 @@ def missing_extent(folder: str, base: int) -> CorruptionError:
 class Turning:
     """A `with` block in which one may append. Not a generator: it is entered with every commit."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_journal", "_turn")
 
     def __init__(self, journal: Journal) -> None:
         """Made by `Journal.turn`."""
         self._journal = journal
+        self._turn: Turn | None = None
 
     def __enter__(self) -> Turn:
         try:
             self._journal.lock()
             try:
-                return self._journal.begin_turn()
+                self._turn = turn = self._journal.begin_turn()
             except BaseException:
                 self._journal.unlock()
                 raise
         except OSError as error:
             raise self._journal.error("append to", error) from error
+        return turn
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._journal.unlock()
+        try:
+            if isinstance(error, Exception) and self._turn is not None:
+                self._turn.undo()
+        finally:
+            self._journal.unlock()
         if isinstance(error, OSError):
             raise self._journal.error("append to", error) from error
 
@@ -459,6 +488,8 @@ class Turn:
         self._extent = extent
         self._said = mark
         self._mark = mark
+        self._is_ahead = False
+        """Whether frames may have been written that nobody was told of."""
 
     @property
     def number(self) -> int:
@@ -474,6 +505,11 @@ class Turn:
     def written(self) -> int:
         """All entries of lower numbers are there, unless the power fails before a sync."""
         return self._said.number
+
+    @property
+    def head(self) -> Head:
+        """Of the extent that the next entry goes to, unless that one is full."""
+        return self._extent.head
 
     @property
     def mark(self) -> Mark:
@@ -513,21 +549,27 @@ class Turn:
 
     def give_up(self) -> None:
         """A sync failed. What is on the disk is not known, and not to be found out: see above."""
-        synced = self._said.moved(self._said.synced_tail)
         self._mark = self._said
-        self._mark = self._said = self._journal.publish(synced._replace(is_closed=True))
+        self._mark = self._said = self._journal.give_up(self._said)
 
     def say(self) -> None:
         """Let all know what was appended, durable or not."""
-        try:
-            self._mark = self._said = self._journal.publish(self._mark)
-        except OSError:
+        self._mark = self._said = self._journal.publish(self._mark)
+        self._is_ahead = False
+
+    def undo(self) -> None:
+        """Take back what was written since it was last said how far it goes, if there is any."""
+        if self._is_ahead and not self._said.is_closed:  # What is behind a closed one is void.
             self.take_back()
-            raise
 
     def take_back(self) -> None:
-        """Nobody will know of what was written; make sure that nobody finds it either."""
-        self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
+        """Nobody will know of what was written; make sure that nobody finds it, now or later."""
+        try:
+            self._extent.file.write([bytes(frames.HEAD_BYTES)], self._said.end)
+            self._extent.file.sync()
+        except OSError:
+            with suppress(OSError):  # Why it is taken back is told, not that this failed as well.
+                self.give_up()
 
     def _write(
         self, payload: Sequence[Buffer], number: int, span: int, time_us: int, kind: int = 0
@@ -542,6 +584,7 @@ class Turn:
             synced=mark.synced_end,
             time_us=time_us,
         )
+        self._is_ahead = True
         self._extent.put(parts, mark.end, tail.end, self._journal.extent_bytes)
         self._mark = mark.moved(tail, time_us)
 
@@ -550,9 +593,7 @@ class Turn:
         self._write([], self._mark.number, 0, self._mark.newest_us, END)
         self._mark = self._mark._replace(is_closed=True)
         self.sync()
-        with suppress(
-            OSError
-        ):  # So that the last frame is found at the end; else it is looked for.
+        with suppress(OSError):  # The last frame is found at the end; else it is looked for.
             self._journal.disk.truncate(self._extent.path, self._mark.end)
         self._extent, self._mark = self._journal.begin_extent(self._mark)
         self._said = self._mark

@@ -29,7 +29,6 @@ thing deleted and a few for each level of the tree.
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -45,6 +44,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     StateError,
 )
+from cordwood.base.given import given_number
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, tree
 from cordwood.log.chain import names
@@ -566,15 +566,15 @@ def _check_limits(keep_from: int | None, max_fragments: int, max_share: float) -
         raise InvalidInputError(f"keep_from is an offset, not {keep_from!r}")
     if type(max_fragments) is not int or max_fragments < 1:
         raise InvalidInputError(f"max_fragments is a number of at least 1, not {max_fragments!r}")
-    if not 0 <= max_share <= 1:
-        raise InvalidInputError(f"max_share is a number from 0 to 1, not {max_share!r}")
+    given_number(max_share, "max_share", most=1)
 
 
 def _check_pace(grace_s: float, rate: float | None) -> None:
-    if not 0 <= grace_s < math.inf:
-        raise InvalidInputError(f"grace_s is a number of seconds, not {grace_s!r}")
-    if rate is not None and not 0 < rate < math.inf:
-        raise InvalidInputError(f"rate is a number of objects per second, not {rate!r}")
+    given_number(grace_s, "grace_s")
+    if rate is not None:
+        given_number(rate, "rate")
+        if not rate:
+            raise InvalidInputError("rate is a number of objects per second, not 0")
 
 
 def _takes_too_much(garbage: Garbage, keep_from: int | None) -> bool:

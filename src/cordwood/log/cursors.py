@@ -39,6 +39,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from cordwood.base.given import given
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.log import paths
 from cordwood.log.format import Position, decode, encode
@@ -156,7 +157,7 @@ class Cursors:
             ContendedError: somebody else moved it since the witness was given: load it again.
             CollectedError: it moves back to what has been collected, or is about to be.
         """
-        if witness.name != name:
+        if given(witness, Witness, "a witness").name != name:
             raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
         _check(offset)
         holds = witness.is_proved or await self._holds(witness)
@@ -172,7 +173,7 @@ class Cursors:
         Raises:
             ContendedError: somebody else moved it since the witness was given.
         """
-        if witness.name != name:
+        if given(witness, Witness, "a witness").name != name:
             raise InvalidInputError(f"the witness is one of cursor {witness.name!r}, not {name!r}")
         await self._write(name, DELETED, Match(witness.etag), "", proved=True)
 

@@ -151,6 +151,8 @@ class Ahead:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._turns is not None:
+            await self._turns.stop()
 
     async def _make_table(self, fragment: Fragment, fetch: asyncio.Task[Buffer] | None) -> pa.Table:
         if fetch is None:

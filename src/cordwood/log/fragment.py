@@ -285,7 +285,7 @@ def read_link(metadata: dict[bytes, bytes], path: str) -> Link | None:
         return None
     try:
         return msgspec.json.decode(text, type=Link)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, "a link in the footer", str(error)) from error
 
 

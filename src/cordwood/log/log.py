@@ -7,6 +7,7 @@ the log's whole state.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,6 +21,7 @@ from cordwood.base.errors import (
     StateError,
     UncertainError,
 )
+from cordwood.base.given import given
 from cordwood.base.limits import LOG_NAME_BYTES_MAX
 from cordwood.base.setsum import Setsum
 from cordwood.log import paths, scrub, tree
@@ -119,7 +121,7 @@ class Log:
         """Which streams records may belong to."""
 
     @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
+    def from_url(cls, url: str | os.PathLike[str], **options: Any) -> Self:
         """The log that a single URL names: the last segment is the log, the rest is the store.
 
         A double slash says that the store ends earlier. Only a fork that shares files with a log of
@@ -130,6 +132,7 @@ class Log:
         >>> Log.from_url("memory:wood//team/orders").name
         'team/orders'
         """
+        url = given(os.fspath(url) if isinstance(url, os.PathLike) else url, str, "a log's URL")
         head, slash, name = url.rstrip("/").rpartition("//")
         if head.rstrip("/").endswith(":") or not head.rstrip("/"):
             # These were the slashes of a scheme, or there are none.
@@ -226,6 +229,7 @@ class Log:
         `before_naming` is awaited with the next offset before the writer adds to what others wrote:
         if it raises, the records are not written. See `cordwood.fleet`.
         """
+        given(options, Options, "what sets up a writer")
 
         async def prepare() -> None:
             if create:
@@ -393,6 +397,7 @@ class Log:
             InvalidInputError: `other` lies in another store, or there is no such offset.
             StateError: this log is being destroyed.
         """
+        given(other, Log, "the other log")
         if not self.store.is_same_as(other.store):
             raise InvalidInputError(
                 f"{other!r} lies in another store than {self!r}: a fork shares its parent's files",
@@ -418,6 +423,7 @@ class Log:
             CorruptionError: this log is damaged.
             InvalidInputError: there is no such offset.
         """
+        given(other, Log, "the other log")
         await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")
         return await copy(
@@ -536,7 +542,7 @@ class Log:
                 before, nothing was changed.
             StateError: the log was sealed before, and did not go there.
         """
-        if other == self:
+        if given(other, Log, "the other log") == self:
             raise InvalidInputError("a log cannot be moved to itself")
         await self._verify(other.store)
         await refuse_others(other.store, other.name, "log")

@@ -178,9 +178,9 @@ class Pipeline:
     async def drain(self) -> None:
         """Wait until nothing is left to do, or nothing will be done any more."""
         while self._is_running and not self.is_idle:
-            self._idle = self._idle or self._loop.create_future()
-            self._pump()
-            await asyncio.shield(self._idle)
+            self._idle = idle = self._idle or self._loop.create_future()
+            self._pump()  # Which may already do all that is left.
+            await asyncio.shield(idle)
 
     async def stop(self) -> None:
         """Take no more work; end what goes on beside it."""

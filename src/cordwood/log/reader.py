@@ -28,6 +28,7 @@ from cordwood.base.errors import (
     CorruptionError,
     InvalidInputError,
 )
+from cordwood.base.given import given, given_number
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.log import tree
 from cordwood.log.fetch import Ahead, fetch_table
@@ -134,6 +135,7 @@ class Reader:
         Raises:
             CollectedError: `start` has been collected.
         """
+        given(limits, Limits, "what limits a read")
         view, _ = await self._load()
 
         async def select() -> list[Fragment]:
@@ -148,11 +150,13 @@ class Reader:
             CollectedError: it has been collected since the scan.
             CorruptionError: it is missing, or not what the manifest says.
         """
+        given(fragment, Fragment, "what is fetched")
         work = fetch_table(self._objects, fragment, verify=self._checks(verify))
         return await self._unless_collected(work, _view_of(fragment))
 
     async def fetch_bytes(self, fragment: Fragment) -> bytes:
         """The object as stored, unchecked. Raises as `fetch` does if it is not there."""
+        given(fragment, Fragment, "what is fetched")
         work = self._objects.get_fragment(fragment)
         return bytes(await self._unless_collected(work, _view_of(fragment)))
 
@@ -174,6 +178,7 @@ class Reader:
             CollectedError: `start` has been collected, also while reading.
             CorruptionError: a fragment is missing or damaged.
         """
+        given(limits, Limits, "what limits a read")
         view, _ = await self._load()
         async with aclosing(self._read(view, start, limits, verify, stream)) as batches:
             while (batch := await self._unless_collected(anext(batches, None), view)) is not None:
@@ -214,7 +219,7 @@ class Reader:
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """As `tail`, in record batches."""
         view, etag = await self._load()
-        position = view.next_offset if start is None else start
+        position = view.next_offset if start is None else check_offset(start)
         poll_s = POLL_MIN_S
         while True:
             if position < view.next_offset:
@@ -354,6 +359,7 @@ class Reader:
         Timestamps never go back along a log that Cordwood wrote, so this is a bisection: a ranged
         GET per step. In a log written by others it finds one such place, not always the first.
         """
+        given_number(time_us, "time_us")
         view, _ = await self._load()
         return await self._offset_at(time_us, view)
 

@@ -47,6 +47,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     UncertainError,
 )
+from cordwood.base.given import given
 from cordwood.base.limits import FRAGMENT_BYTES_MAX, OFFSET_LIMIT
 from cordwood.log import fragment as fragments
 from cordwood.log import paths, tree
@@ -363,7 +364,7 @@ async def find_write(
     Raises:
         UncertainError: that cannot be known yet, or no more.
     """
-    if not error.chain:
+    if not given(error, UncertainError, "what was uncertain").chain:
         raise InvalidInputError("this error is not about an append", hint="read the log instead")
     ground = await find_ground(objects, entropy, {}, before_naming=before_naming)
     manifest = ground.manifest

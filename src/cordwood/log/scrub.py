@@ -21,7 +21,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
-from cordwood.base.errors import Code, CorruptionError, FormatError
+from cordwood.base.errors import Code, CorruptionError, FormatError, InvalidInputError
+from cordwood.base.given import given, given_number
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import Turns
 from cordwood.log import paths, tree
@@ -33,7 +34,7 @@ from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
-from cordwood.log.reader import NO_LIMITS, Limits
+from cordwood.log.reader import NO_LIMITS, Limits, check_offset
 
 CONCURRENCY = 8
 """Fragments being read or checked at once."""
@@ -103,6 +104,7 @@ async def scrub(
         CollectedError: `start` has been collected.
         StoreError: the store could not be read; what is damaged goes into the report instead.
     """
+    _check_part(start, limits, sample)
     report = ScrubReport(deep)
     try:
         manifest, _ = await objects.load()
@@ -137,6 +139,19 @@ async def _check_chain(objects: LogObjects, manifest: Manifest, report: ScrubRep
         report.add(error, objects.key(link.prev.path))
 
 
+def _check_part(start: object, limits: Limits, sample: object) -> None:
+    """Refuse what cannot say which part of a log is scrubbed."""
+    if start is not None:
+        check_offset(start)
+    given(limits, Limits, "what limits a scrub")
+    if limits.start_time_us is not None or limits.limit_time_us is not None:
+        raise InvalidInputError(
+            "a scrub has no limits by time", hint="ask reader.offset_at(time_us) for the offset"
+        )
+    if sample is not None:
+        given_number(given(sample, int, "sample"), "sample", least=1)
+
+
 class _Scrub:
     """One scrub under way."""
 
@@ -154,6 +169,7 @@ class _Scrub:
         self._progress = progress
         self._seen = seen
         self._pending: set[asyncio.Task[Setsum]] = set()
+        self._done: list[asyncio.Task[Setsum]] = []
         self._turns = Turns()
         self._total = Setsum()
         self._collected_to = 0
@@ -189,8 +205,7 @@ class _Scrub:
                     await self._begin(fragment)
             await self._settle(0)
         finally:
-            for task in self._pending:
-                task.cancel()
+            await self._stop()
         reached = last.limit if last is not None else end
         self._report.next_offset = None if reached >= manifest.next_offset else reached
         self._finish(is_whole=is_whole and self._report.next_offset is None)
@@ -210,8 +225,7 @@ class _Scrub:
                             await self._begin(fragment)
             await self._settle(0)
         finally:
-            for task in self._pending:
-                task.cancel()
+            await self._stop()
         self._finish(is_whole=False)
 
     def _finish(self, *, is_whole: bool) -> None:
@@ -239,10 +253,18 @@ class _Scrub:
             done, self._pending = await asyncio.wait(
                 self._pending, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
+            self._done = [*done]
+            for task in self._done:
                 self._total = self._total + task.result()
                 if self._progress is not None:
                     self._progress(self._report, self._manifest)
+
+    async def _stop(self) -> None:
+        """End what is still under way, after a failure too: its outcome interests nobody."""
+        for task in self._pending:
+            task.cancel()
+        await asyncio.gather(*self._pending, *self._done, return_exceptions=True)
+        await self._turns.stop()
 
     async def _check(self, fragment: Fragment) -> Setsum:
         """The fragment's setsum: recomputed if `deep`, else as its pointer says."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from cordwood.base.errors import Code, CordwoodError, NotFoundError
+from cordwood.base.given import given_all
 from cordwood.log.collect import FRAGMENTS_MAX
 from cordwood.log.cut import plan_cut
 from cordwood.log.log import Log
@@ -147,7 +148,7 @@ async def collect_logs(
         engine: `local`, `spark`.
         progress: called with logs done and logs there are.
     """
-    lies_in = Store(store) if isinstance(store, str) else store
-    names = tuple(dict.fromkeys(logs))
+    lies_in = store if isinstance(store, Store) else Store(store)
+    names = tuple(dict.fromkeys(given_all(logs, str, "a log's name")))
     settings = CollectSettings(lies_in.url, names, wait_s, max_share, dry_run)
     return await run(Collect(settings, [lies_in]), engine, progress)

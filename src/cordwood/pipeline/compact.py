@@ -45,6 +45,7 @@ from cordwood.base.errors import (
     InternalError,
     InvalidInputError,
 )
+from cordwood.base.given import given_all
 from cordwood.base.setsum import Setsum
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.log.format import Fragment
@@ -377,7 +378,7 @@ async def compact(
         InvalidInputError: a record has no key, where there must be one.
         CorruptionError: a fragment is damaged; nothing was changed.
     """
-    chosen = [logs] if isinstance(logs, Log) else list(logs)
+    chosen = [logs] if isinstance(logs, Log) else given_all(logs, Log, "a log")
     if not chosen or any(not log.store.is_same_as(chosen[0].store) for log in chosen):
         raise InvalidInputError("a compaction takes one log at least, and all of one store")
     if compression not in {"none", "snappy", "lz4", "zstd"}:

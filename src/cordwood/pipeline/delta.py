@@ -133,7 +133,7 @@ class Delta:
     ) -> None:
         """Name a table. The library takes its credentials from the environment."""
         self.name = check_name(name)
-        self.store = Store(store) if isinstance(store, str) else store
+        self.store = store if isinstance(store, Store) else Store(store)
         self._clock = clock
         self._entropy = entropy
         if self.store.scheme == "memory":

@@ -127,7 +127,7 @@ async def roll_up_fleet(
         engine: `local`, `spark`.
         progress: called with members done and members there are.
     """
-    lies_in = Store(store) if isinstance(store, str) else store
+    lies_in = store if isinstance(store, Store) else Store(store)
     if dry_run:
         found = await survey(lies_in, clock=clock)
         return _together([_looked_at(member) for member in found.members], policy, clock)

@@ -105,9 +105,9 @@ class Pipeline:
             clock: what time it is.
             entropy: where ids come from.
         """
-        self.store = Store(store) if isinstance(store, str) else store
+        self.store = store if isinstance(store, Store) else Store(store)
         self.tables = (
-            self.store if tables is None else Store(tables) if isinstance(tables, str) else tables
+            self.store if tables is None else tables if isinstance(tables, Store) else Store(tables)
         )
         if scrub not in {"off", "sample", "deep"} or table_format not in {"parquet", "delta"}:
             raise InvalidInputError(f"no pipeline has scrub {scrub!r}, format {table_format!r}")

@@ -12,7 +12,6 @@ can be kept in a file (pipeline/kept.py), so that a scrub that was cut off goes 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from msgspec import Struct
 
 from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CordwoodError, FormatError, InternalError, InvalidInputError
+from cordwood.base.given import given, given_all
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import Turns
 from cordwood.log import scrub as of_log
@@ -191,17 +191,19 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReports]):
         """Read the fragments and hash every record. One GET each."""
         store = self.store(self.settings.store)
         objects = LogObjects(store, unit.log, unit.ancestors)
-        turns, places = Turns(), asyncio.Semaphore(READS_AT_ONCE)
+        turns = Turns()
 
         async def check(fragment: Fragment) -> Wrong | None:
-            async with places:
-                try:
-                    await check_fragment(objects, fragment, turns)
-                except FormatError as error:
-                    return Wrong(fragment, error.code, objects.key_of(fragment), error.message)
-                return None
+            try:
+                await check_fragment(objects, fragment, turns)
+            except FormatError as error:
+                return Wrong(fragment, error.code, objects.key_of(fragment), error.message)
+            return None
 
-        found = await asyncio.gather(*(check(fragment) for fragment in unit.fragments))
+        try:
+            found = await each(unit.fragments, check, READS_AT_ONCE)
+        finally:
+            await turns.stop()
         whole = [f for f, wrong in zip(unit.fragments, found, strict=True) if wrong is None]
         return _result(unit.log, whole, tuple(wrong for wrong in found if wrong is not None))
 
@@ -297,6 +299,7 @@ async def scrub_log(
     """
     if resume is not None and sample is not None:
         raise InvalidInputError("a scrub by samples has nothing to go on with")
+    given(log, Log, "a log")
     job = Scrub(ScrubSettings(log.store.url, (log.name,), sample), [log.store])
     job.entropy = entropy
     if resume is not None:
@@ -326,6 +329,7 @@ async def scrub_logs(
         engine: `auto`, `local`, `spark`.
         progress: called with bytes done and bytes to do.
     """
+    logs = given_all(logs, Log, "a log")
     if not logs:
         return []
     store = logs[0].store

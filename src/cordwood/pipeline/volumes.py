@@ -118,7 +118,7 @@ async def tend_volumes(
     Raises:
         InvalidInputError: there is no such action, or a directory is missing.
     """
-    lies_in = Store(store) if isinstance(store, str) else store
+    lies_in = store if isinstance(store, Store) else Store(store)
     if action not in {"checkpoint", "hydrate", "collect"}:
         raise InvalidInputError(f"action {action!r}", hint="checkpoint, hydrate or collect")
     if action == "hydrate" and directory is None:

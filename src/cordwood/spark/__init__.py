@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cordwood.base.lazy import lazily
+from cordwood.base.lazy import lazily, named
 from cordwood.spark.session import missing, session
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def __getattr__(name: str) -> Any:
         return globals()[name]
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return lazily(_HOMES[name], name)
+    return named(_HOMES[name], name)

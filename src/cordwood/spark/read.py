@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from cordwood.base import portal
 from cordwood.base.errors import InvalidInputError
+from cordwood.base.given import given_all
 from cordwood.log.log import Log
 from cordwood.spark.batch_reader import schema_of
 from cordwood.spark.options import Frozen, ReadOptions, parse
@@ -119,7 +120,8 @@ def _given(
             given[f"{word}{'time' if isinstance(value, datetime) else 'offset'}"] = _text(value)
     if isinstance(url, str):
         return {**given, "path": url}
-    return {**given, "paths": msgspec.json.encode(list(url)).decode()}
+    urls = given_all(url, str, "a log's URL")
+    return {**given, "paths": msgspec.json.encode(urls).decode()}
 
 
 def _text(value: Any) -> str:

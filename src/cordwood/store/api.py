@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.base.limits import KEY_SEGMENT_BYTES_MAX
@@ -150,13 +150,14 @@ class ServerCopies(Protocol):
         ...
 
 
-def check_key(key: str) -> str:
+def check_key(key: Any) -> str:
     """The key, if it is one that every store can hold.
 
     Raises:
         InvalidInputError: it is empty, absolute, climbs, or has a segment some store refuses.
     """
-    if not key or not key.isprintable() or "\\" in key:
+    is_text = isinstance(key, str) and key.isprintable()
+    if not is_text or not key or "\\" in key:
         raise InvalidInputError(f"object key {key!r}: a key is printable text without backslashes")
     for segment in key.split("/"):
         if segment in {"", ".", ".."} or segment.startswith(RESERVED_SEGMENT_PREFIX):
@@ -168,7 +169,7 @@ def check_key(key: str) -> str:
             raise InvalidInputError(
                 f"object key {key!r}: a segment has more than {KEY_SEGMENT_BYTES_MAX} bytes"
             )
-    return key
+    return str(key)
 
 
 RESERVED_SEGMENT_PREFIX = ".cordwood-"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from cordwood.base.errors import InvalidInputError
 
 
-def check_range(key: str, start: int, length: int) -> None:
-    """Refuse negative numbers, before anything is asked of a store.
+def check_range(key: str, start: object, length: object) -> None:
+    """Refuse what is no number or negative, before anything is asked of a store.
 
     Raises:
-        InvalidInputError: one of them is negative.
+        InvalidInputError: one of them is.
     """
-    if start < 0 or length < 0:
-        raise InvalidInputError(f"get_range {key!r}: start {start} or length {length} is negative")
+    if not (isinstance(start, int) and isinstance(length, int) and start >= 0 and length >= 0):
+        raise InvalidInputError(
+            f"get_range {key!r}: start {start!r} and length {length!r} are numbers of at least 0"
+        )
 
 
 def check_start(key: str, start: int, size_bytes: int) -> None:

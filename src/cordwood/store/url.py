@@ -21,9 +21,11 @@ from typing import Any
 
 from cordwood.base.clock import SYSTEM_ENTROPY
 from cordwood.base.errors import InvalidInputError, StateError
+from cordwood.base.given import given
 from cordwood.store.api import (
     Buffer,
     LocalReads,
+    Match,
     Meta,
     Object,
     ObjectStore,
@@ -140,19 +142,22 @@ class Store:
         On a remote store an answer that was lost is looked for before anything is reported, so
         besides the contract's errors there is `UncertainError`: see `RetryingStore.put`.
         """
-        return await self._store().put(check_key(key), data, mode)
+        _check_put(check_key(key), data, mode)
+        return await self._store().put(key, data, mode)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. See `ObjectStore.delete`."""
-        await self._store().delete([check_key(key) for key in keys])
+        await self._store().delete(_check_keys("delete", keys))
 
     def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[Meta]:
         """Objects in key order. See `ObjectStore.list`."""
+        given(prefix, str, "a list's prefix")
+        given(start_after, str, "a list's start_after")
         return self._store().list(prefix, start_after)
 
     async def sync(self, keys: Iterable[str]) -> None:
         """Make what is visible durable. See `ObjectStore.sync`."""
-        await self._store().sync([check_key(key) for key in keys])
+        await self._store().sync(_check_keys("sync", keys))
 
     def _store(self) -> ObjectStore:
         """The back end. Two threads may both build one: either serves."""
@@ -184,6 +189,26 @@ class Store:
         if "over" in self._options:
             return Store.over, (self._options["over"], self.url)
         return _restore, (self.url, self._options, self._boot)
+
+
+def _check_put(key: str, data: object, mode: object) -> None:
+    """Refuse what is no put: a mode that no store knows would be taken for `overwrite`."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InvalidInputError(f"put {key!r}: an object is bytes, not {type(data).__name__}")
+    if not isinstance(mode, Match) and mode not in ("create", "overwrite"):
+        raise InvalidInputError(
+            f"put {key!r}: there is no mode {mode!r}",
+            hint="use 'create', 'overwrite', or Match(etag)",
+        )
+
+
+def _check_keys(operation: str, keys: Iterable[str]) -> list[str]:
+    """Refuse one key in place of several: each of its letters would be one."""
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise InvalidInputError(
+            f"{operation} takes several keys, not {keys!r}", hint="pass a list of keys"
+        )
+    return [check_key(key) for key in keys]
 
 
 _CLOUD_VARIABLES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")

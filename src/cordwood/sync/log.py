@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import pyarrow as pa
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import Code, LimitError, UncertainError
+from cordwood.base.given import given
 from cordwood.log import cursors as async_cursors
 from cordwood.log import log as async_log
 from cordwood.log import pins as async_pins
@@ -66,7 +68,7 @@ class Log:
         self._log = async_log.Log(store, name, clock=clock, entropy=entropy)
 
     @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
+    def from_url(cls, url: str | os.PathLike[str], **options: Any) -> Self:
         """The log that a single URL names."""
         named = async_log.Log.from_url(url, **options)
         return cls(named.store, named.name)
@@ -117,8 +119,7 @@ class Log:
         before_naming: BeforeNaming | None = None,
     ) -> Writer:
         """A writer, to be opened with `with`. `before_naming` is awaited on the background loop."""
-        work = self._log.writer(create=create, options=options, before_naming=before_naming)
-        return Writer(work)
+        return Writer(self._log.writer(create=create, options=options, before_naming=before_naming))
 
     def stage(
         self,
@@ -138,8 +139,7 @@ class Log:
         before_naming: BeforeNaming | None = None,
     ) -> Committed:
         """Make uploads visible, in this order: all of them, once, however often it is called."""
-        work = self._log.commit(staged, token, before_naming=before_naming)
-        return portal.current().run(work)
+        return portal.current().run(self._log.commit(staged, token, before_naming=before_naming))
 
     def reader(self, *, verify: bool = True, pin: str | None = None) -> Reader:
         """A reader, to be opened with `with`. With `pin`, of what that pin holds."""
@@ -176,6 +176,7 @@ class Log:
         self, other: Log, start: int | None = None, progress: CopyProgress | None = None
     ) -> CopyReport:
         """Copy the log as it is now to `other`, in this store or another."""
+        given(other, Log, "the other log")
         return portal.current().run(self._log.copy(other._log, start, progress))
 
     def rebuild(
@@ -189,6 +190,7 @@ class Log:
 
     def fork(self, other: Log, start: int | None = None) -> None:
         """Make `other` a log that begins as this one is now, and shares its files."""
+        given(other, Log, "the other log")
         portal.current().run(self._log.fork(other._log, start))
 
     @property
@@ -259,6 +261,7 @@ class Log:
 
     def migrate(self, other: Log, reason: str = "moved") -> None:
         """Seal the log, then create `other` where this one ends."""
+        given(other, Log, "the other log")
         portal.current().run(self._log.migrate(other._log, reason))
 
     def destroy(self, progress: DestroyProgress | None = None) -> int:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cordwood.base import portal
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
+from cordwood.base.given import given, given_all
 from cordwood.fleet.dirty import COMPACTION
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.fleet.select import DEFAULT_POLICY, Policy
@@ -102,9 +103,9 @@ class Table:
         """All rows at once."""
         return portal.current().run(self.twin.to_arrow(columns, verify=verify))
 
-    def scrub(self) -> list[str]:
+    def scrub(self, progress: Progress | None = None) -> list[str]:
         """Read every file and compare it with its checksum and its setsum: what is wrong."""
-        return portal.current().run(self.twin.scrub())
+        return portal.current().run(self.twin.scrub(progress))
 
     def sweep(self) -> SweepReport:
         """Delete files that nobody needs any more."""
@@ -243,7 +244,7 @@ def compact(
     progress: Progress | None = None,
 ) -> CompactReport:
     """Bring what is new in some logs of one store into a table, exactly once."""
-    chosen = [logs] if isinstance(logs, Log) else list(logs)
+    chosen = [logs] if isinstance(logs, Log) else given_all(logs, Log, "a log")
     work = async_compact.compact(
         [_twin(log) for log in chosen],
         table.twin,
@@ -288,7 +289,7 @@ def scrub_logs(
 ) -> list[Scrubbed]:
     """Check every record of some logs of one store, or samples of them; each is by itself."""
     work = async_scrub.scrub_logs(
-        [_twin(log) for log in logs],
+        [_twin(log) for log in given_all(logs, Log, "a log")],
         sample=sample,
         dry_run=dry_run,
         engine=engine,
@@ -344,4 +345,4 @@ def roll_up_fleet(
 
 
 def _twin(log: Log) -> async_log.Log:
-    return async_log.Log(log.store, log.name)
+    return async_log.Log(given(log, Log, "a log").store, log.name)

@@ -55,6 +55,9 @@ class _File:
     """Bytes and time on stable storage; None before the first sync."""
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     """Bytes put at places of a file that had been synced, in their order."""
+    uncertain: list[tuple[int, bytes, bool]] = field(default_factory=list)
+    """The same since a sync failed, and whether it is there for certain: what the sync failed for
+    the system forgets, and the next one, which succeeds, does not write it."""
     memory: mmap.mmap | None = None
     """What programs share of it, from the first `share` on."""
 
@@ -269,6 +272,7 @@ class CrashDisk(Disk):
         file.data = file.data[:size_bytes].ljust(size_bytes, b"\0")
         file.synced = (file.data, file.mtime_ns)
         file.unsynced.clear()
+        file.uncertain.clear()
 
     def touch(self, path: str, mtime_ns: int) -> FileStat:
         """See `Disk.touch`. Two steps."""
@@ -419,12 +423,15 @@ class CrashDisk(Disk):
             names[change.name] = change.inode
 
     def sync_file(self, inode: int, path: str) -> None:
-        """Bring a file to stable storage. One step."""
-        self._step(path)
+        """Bring a file to stable storage. One step; what it failed for is not tried again."""
         file = self._nodes[inode]
         assert isinstance(file, _File)
-        file.synced = (file.data, file.mtime_ns)
-        file.unsynced.clear()
+        try:
+            self._step(path)
+        except OSError:
+            _settle(file, is_sure=False)
+            raise
+        _settle(file, is_sure=True)
         if self._model == "ext4":
             self._commit(inode)
 
@@ -530,11 +537,22 @@ def _kept(pending: list[_Change], model: Model, entropy: Entropy) -> list[_Chang
     return kept
 
 
+def _settle(file: _File, *, is_sure: bool) -> None:
+    """A file was synced, or that failed."""
+    if is_sure and not file.uncertain:
+        file.synced = (file.data, file.mtime_ns)
+    elif file.synced is not None:
+        file.uncertain += [(offset, put, is_sure) for offset, put in file.unsynced]
+    if file.synced is not None:  # Else all of it is as it was: nothing is known to be there.
+        file.unsynced.clear()
+
+
 def _survivor(file: _File, entropy: Entropy) -> tuple[bytes, int]:
     """A file's bytes and time after the cut."""
     before = file.synced or (b"", 0)
-    if file.synced is not None and file.unsynced:
-        return _patched(before[0], file.unsynced, entropy), before[1]
+    if file.synced is not None and (file.unsynced or file.uncertain):
+        writes = [*file.uncertain, *((offset, put, False) for offset, put in file.unsynced)]
+        return _patched(before[0], writes, entropy), before[1]
     if file.synced is not None and file.data == before[0]:
         return file.data, file.mtime_ns if entropy.uniform() < 0.5 else before[1]
     fate = int(entropy.uniform() * 4)
@@ -562,10 +580,10 @@ def _remembered(file: _File, entropy: Entropy) -> bytes:
     )
 
 
-def _patched(data: bytes, writes: list[tuple[int, bytes]], entropy: Entropy) -> bytes:
-    """A file with some of the bytes put into it since it was synced: each lost, kept or torn."""
-    for offset, put in writes:
-        fate = int(entropy.uniform() * 4)
+def _patched(data: bytes, writes: list[tuple[int, bytes, bool]], entropy: Entropy) -> bytes:
+    """A file with some of what was put into it since it was synced: each lost, torn, or kept."""
+    for offset, put, is_sure in writes:
+        fate = 1 if is_sure else int(entropy.uniform() * 4)
         cut = int(entropy.uniform() * (len(put) + 1))
         if fate == 1:
             data = _over(data, put, offset)

@@ -289,7 +289,8 @@ def _cell(data: bytes | None) -> bytes:
     """A binary column of one row."""
     if data is None:
         return _CELL.pack(1, 0, 0, 0) + bytes(8)
-    return _CELL.pack(0, len(data), 0, len(data)) + _padded(data)
+    size = len(data)
+    return _CELL.pack(0, size, 0, size) + data + bytes(-size % 8)
 
 
 def _binary(array: pa.Array) -> list[Buffer]:

@@ -20,6 +20,7 @@ from cordwood.base.errors import (
     InvalidInputError,
     StateError,
 )
+from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.topics.home import Home, Membership, Pace, Scanning, missing_topic
 
 Start = Literal["oldest", "newest"]
@@ -47,11 +48,29 @@ class Skipped(NamedTuple):
     """The offset that comes next."""
 
 
+def checked_offset(offset: object) -> int:
+    """A record's offset, as a user gives it.
+
+    Raises:
+        InvalidInputError: it cannot be one.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < OFFSET_LIMIT:
+        raise InvalidInputError(
+            f"{offset!r} is no offset", hint="offsets are whole numbers, from 0 on"
+        )
+    return offset
+
+
 class Waiting:
     """The pauses of one poll between looks for records: each twice as long, up to a limit."""
 
     def __init__(self, pace: Pace, clock: Clock, timeout_s: float | None) -> None:
         """From now on, for so long; None: for ever."""
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if timeout_s is not None and not (is_number and timeout_s >= 0):
+            raise InvalidInputError(
+                f"timeout_s is {timeout_s!r}, and has to be seconds from 0 on, or None"
+            )
         self._clock = clock
         self._until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
         self._pause_s, self._most_s = pace.pause_first_s, pace.pause_max_s
@@ -82,12 +101,20 @@ class Consuming:
         """Join the group, if there is one; without, all partitions are read."""
         if start not in ("oldest", "newest"):
             raise InvalidInputError(f"start is 'oldest' or 'newest', not {start!r}")
+        if positions is not None and not callable(positions):
+            raise InvalidInputError(
+                f"positions is a {type(positions).__name__}",
+                hint="give a function that says for a partition where to go on",
+            )
         self._home = home
         self._topic = namespace, topic
         self._clock = clock
         self._start = start
         self._known = positions
         self._stopped = threading.Event()
+        self._at_work = threading.RLock()
+        """Held by who reads: one who closes waits, and so does who comes after a task that was
+        cancelled, whose thread goes on for a moment."""
         self._is_closed = False
         self._scans: dict[int, Scanning] = {}
         self._done: dict[int, int] = {}
@@ -113,7 +140,6 @@ class Consuming:
 
     def poll(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
         """The next records of some partition; None if there are none in that time, or on close."""
-        self._check_open()
         waiting = self.waiting(timeout_s)
         while not self._stopped.is_set():
             found = self.look(max_bytes)
@@ -126,7 +152,6 @@ class Consuming:
 
     async def poll_async(self, timeout_s: float | None, max_bytes: int) -> Fetched | None:
         """The same for a task. While it waits it takes no thread: a loop has few of them."""
-        self._check_open()
         waiting = self.waiting(timeout_s)
         while not self._stopped.is_set():
             found = await asyncio.to_thread(self.look, max_bytes)
@@ -146,8 +171,11 @@ class Consuming:
 
     def look(self, max_bytes: int) -> Fetched | None:
         """The next records of some partition, if there are any."""
-        self.refresh()
-        return self._fetch(max_bytes)
+        with self._at_work:
+            if self._is_closed:
+                return None
+            self.refresh()
+            return self._fetch(max_bytes)
 
     def refresh(self) -> None:
         """Ask, if it is time, which partitions are ours."""
@@ -182,10 +210,12 @@ class Consuming:
 
     def seek(self, partition: int, offset: int) -> None:
         """Go on from another record."""
-        if partition not in self._scans:
-            raise StateError(f"partition {partition} is not this consumer's")
-        self._scans[partition].seek(offset)
-        self._done[partition] = offset
+        checked_offset(offset)
+        with self._at_work:
+            if partition not in self._scans:
+                raise StateError(f"partition {partition} is not this consumer's")
+            self._scans[partition].seek(offset)
+            self._done[partition] = offset
 
     def skip(self, partition: int | None) -> Skipped:
         """Go on behind what cannot be read, where damage was told last, or in this partition."""
@@ -210,12 +240,14 @@ class Consuming:
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Let the group go on behind what was handed out, or from here."""
-        self._check_open()
+        self.check_open()
         if self._member is None:
             raise StateError(
                 "a consumer without a group has nowhere to commit to", hint="name a group"
             )
-        moved = dict(positions or {})
+        if not isinstance(positions or {}, Mapping):
+            raise InvalidInputError("positions maps partitions to the offsets to go on from")
+        moved = {partition: checked_offset(at) for partition, at in dict(positions or {}).items()}
         if positions is None:
             moved = {
                 partition: offset
@@ -232,10 +264,11 @@ class Consuming:
     def close(self) -> None:
         """Leave the group; twice is no error."""
         self._stopped.set()
-        self._is_closed = True
-        for scan in self._scans.values():
-            scan.close()
-        self._scans.clear()
+        with self._at_work:
+            self._is_closed = True
+            for scan in self._scans.values():
+                scan.close()
+            self._scans.clear()
         done, self.when_closed = self.when_closed, None
         if done is not None:
             done()
@@ -245,6 +278,8 @@ class Consuming:
     def _begin(self, partition: int, committed: int | None) -> Scanning:
         part = self._home.partition(*self._topic, partition)
         at = self._known(partition) if self._known is not None else committed
+        if at is not None and self._known is not None:
+            checked_offset(at)
         if at is None:
             bounds = part.bounds()
             at = bounds.oldest if self._start == "oldest" else bounds.next
@@ -306,6 +341,7 @@ class Consuming:
                 )
                 scan.seek(oldest)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise if it is closed."""
         if self._is_closed:
             raise StateError("the consumer is closed", code=Code.CLOSED)

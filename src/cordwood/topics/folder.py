@@ -29,7 +29,7 @@ from cordwood.base.errors import (
     StateError,
 )
 from cordwood.base.forks import starts_over
-from cordwood.journal.failures import told
+from cordwood.journal.failures import READ_ONLY, told
 from cordwood.store.disk import Disk
 from cordwood.store.url import Store
 from cordwood.topics import config as config_file
@@ -152,6 +152,8 @@ class Folder:
                 self._partitions.pop(key)[1].journal.abandon()  # It was deleted, and made again.
             if key not in self._partitions:
                 config = self._config(namespace, topic, number)
+                if not number:  # All who use a topic open this one.
+                    self._settle(namespace)
                 opened = self._opened(folder, config, number)
                 self._partitions[key] = made, opened
                 if self.when_full is not None:
@@ -348,6 +350,16 @@ class Folder:
         with suppress(FileExistsError):
             self._disk.mkdir(path)
         self._disk.fsync_dir(above)
+
+    def _settle(self, namespace: str) -> None:
+        """Make the names durable that lead to a topic: its maker may have died before that."""
+        for path in (self._path(namespace), self._root, os.path.dirname(self._root)):
+            with told("open", path):
+                try:
+                    self._disk.fsync_dir(path)
+                except OSError as error:
+                    if error.errno not in READ_ONLY:  # One who may only read leaves it to others.
+                        raise
 
     def _remove_tree(self, path: str) -> None:
         if not self._disk.inline:

@@ -84,7 +84,7 @@ NONE = Entries(
     np.zeros(0, np.int64),
     np.zeros(0, np.int64),
     np.zeros(0, np.uint32),
-    pa.array([], pa.binary()),
+    pa.nulls(0, pa.binary()),  # pa.array would load pandas first.
 )
 
 

@@ -55,6 +55,10 @@ class LocalMember:
         self._locks = Locks(disk, entropy)
         self._owned: dict[int, Held] = {}
         self._positions: dict[int, tuple[int, int]] = {}
+        self._files: dict[int, int] = {}
+        """The number of the file that is locked for each partition: its name may get another."""
+        self._settled: set[int] = set()
+        """Partitions whose positions have a name that is durable."""
         self.id = entropy.token()[:16]
         with told("join", folder):
             with suppress(FileExistsError):
@@ -69,13 +73,15 @@ class LocalMember:
             )
         with told("read", self._folder):
             mine = set(shares(self._members(), self._partitions).get(self.id, ()))
-            for partition in sorted(set(self._owned) - mine):
+            same = {partition for partition in self._owned if self._is_same(partition)}
+            for partition in sorted(set(self._owned) - (mine & same)):
                 self._owned.pop(partition).release()
                 self._positions.pop(partition, None)
             for partition in sorted(mine - set(self._owned)):
                 held = self._locks.try_hold(f"{self._folder}/{partition}.own")
                 if held is not None:
                     self._owned[partition] = held
+                    self._files[partition] = self._inode(partition)
         return frozenset(self._owned)
 
     def positions(self) -> dict[int, int]:
@@ -89,13 +95,9 @@ class LocalMember:
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """See `Membership`."""
+        for partition in positions:
+            self._check_own(partition)
         for partition, offset in positions.items():
-            held = self._owned.get(partition)
-            if held is None or not held.is_held:
-                raise ConflictError(
-                    f"partition {partition} is another member's by now: nothing was committed",
-                    hint="whoever has it goes on from the last commit",
-                )
             with told("commit", self._folder):
                 path = f"{self._folder}/{partition}.at"
                 if partition not in self._positions:
@@ -103,6 +105,9 @@ class LocalMember:
                 turn = self._positions[partition][0] + 1
                 _write(path, turn, offset, self._disk)
                 self._positions[partition] = turn, offset
+                if partition not in self._settled:
+                    self._settle()
+                    self._settled.add(partition)
 
     def leave(self) -> None:
         """See `Membership`."""
@@ -114,6 +119,38 @@ class LocalMember:
             with suppress(OSError):
                 self._disk.unlink(f"{self._folder}/members/{self.id}")
             presence.release()
+
+    def _check_own(self, partition: int) -> None:
+        """Make sure that a partition is this member's, and of the topic that it joined.
+
+        Raises:
+            ConflictError: it is not.
+        """
+        held = self._owned.get(partition)
+        with told("commit", self._folder):
+            if held is not None and held.is_held and self._is_same(partition):
+                return
+        raise ConflictError(
+            f"partition {partition} is another member's by now: nothing was committed",
+            hint="whoever has it goes on from the last commit",
+        )
+
+    def _is_same(self, partition: int) -> bool:
+        """Whether what is locked for a partition is what others would lock."""
+        return self._files.get(partition) == self._inode(partition) != 0
+
+    def _inode(self, partition: int) -> int:
+        try:
+            return self._disk.inode(f"{self._folder}/{partition}.own")
+        except FileNotFoundError:
+            return 0
+
+    def _settle(self) -> None:
+        """Make names durable, of positions and of what leads to them: their maker may be dead."""
+        folder = self._folder
+        for _ in range(3):  # The group, the groups, the topic.
+            self._disk.fsync_dir(folder)
+            folder = folder.rpartition("/")[0]
 
     def _members(self) -> list[str]:
         """Who is there. What the dead left is removed."""

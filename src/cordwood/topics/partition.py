@@ -23,6 +23,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,7 +36,7 @@ from cordwood.base.errors import (
     StoreError,
 )
 from cordwood.base.forks import starts_over
-from cordwood.journal.extent import END_BYTES, FRAMES_AT, RecycledError
+from cordwood.journal.extent import END_BYTES, FRAMES_AT, Head, RecycledError, open_whatever
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
@@ -52,7 +53,8 @@ BATCH_BYTES = 1 << 20
 """Records are written in batches of about this size."""
 BATCH_HEAD_BYTES = 256
 ROW_BYTES = 32
-"""What a batch costs, and a record of it, beside their content: not more than that."""
+HEADER_BYTES = 16
+"""What a batch costs, a record of it and a header, beside their content: not more than that."""
 
 
 INDEXED_BYTES = 1 << 20
@@ -63,6 +65,15 @@ class _Append(NamedTuple):
     rows: Columns | Row
     records: int
     producer: Producer | None
+
+
+class _Unflushed(NamedTuple):
+    """Records that were acknowledged when they were written."""
+
+    head: Head
+    """Of the extent that they are in, or those before them."""
+    number: int
+    """The offset behind them."""
 
 
 class LocalPartition:
@@ -93,8 +104,6 @@ class LocalPartition:
         self.when_full: Callable[[], None] | None = None
         """Called when an extent is full, be it a compaction topic's or another's."""
         self._base: int | None = None
-        self._unflushed: CordwoodError | None = None
-        """Why what was acknowledged could not be flushed; whoever appends next is told."""
         self.trouble = ""
         """Why its keys could not be indexed, if that failed."""
         self.start_over()
@@ -105,17 +114,19 @@ class LocalPartition:
         """No thread is in the middle of anything, and none is to flush."""
         self._mutex = threading.Lock()
         self._flushing: threading.Timer | None = None
+        self._unflushed: _Unflushed | None = None
+        """What was acknowledged last and may not be flushed; whoever appends next is told so."""
 
     def append(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
         return _numbered(
             (self._group.call(item, size), item.records)
-            for item, size in self._items(columns, producer)
+            for item, size in list(self._items(columns, producer))
         )
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        size = row.size_bytes + ROW_BYTES
+        size = _row_bytes(row)
         is_plain = producer is None and not row.headers and size <= self._room
         if is_plain and self._has_short_way and self._group.try_alone():
             try:
@@ -129,13 +140,13 @@ class LocalPartition:
         return _numbered(
             [
                 (await self._group.call_async(item, size), item.records)
-                for item, size in self._items(columns, producer)
+                for item, size in list(self._items(columns, producer))
             ]
         )
 
     async def append_one_async(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        item = self._item(row, 1, row.size_bytes + ROW_BYTES, producer)
+        item = self._item(row, 1, _row_bytes(row), producer)
         return await self._group.call_async(*item)
 
     def bounds(self) -> Bounds:
@@ -176,13 +187,19 @@ class LocalPartition:
             flushing, self._flushing = self._flushing, None
         if flushing is not None:
             flushing.cancel()
-            self.flush()
+            with self.journal.turn() as turn:
+                self._check_kept(turn)
+                turn.sync()
         if self.keys is not None:
             self.keys.close()
         self.journal.close()
 
     def _items(self, columns: Columns, producer: Producer | None) -> Iterator[tuple[_Append, int]]:
-        """What is to be appended, in parts that fit."""
+        """What is to be appended, in parts that fit.
+
+        Raises:
+            LimitError: one does not; all are asked for before the first is appended.
+        """
         at = 0
         for part in split(columns, min(BATCH_BYTES, self._room)):
             whose = producer and Producer(producer.id, producer.sequence + at)
@@ -227,21 +244,16 @@ class LocalPartition:
         """Write what several have handed in, sync once, and tell each where its records are."""
         written: list[tuple[Ticket[_Append, int], int]] = []
         turn: Turn | None = None
-        lost, self._unflushed = self._unflushed, None
-        if lost is not None:
-            raise StoreError(
-                f"what was sent to {self.journal.folder} since the last flush is lost, and this is "
-                f"not sent: {lost.message}",
-                hint="send again what is not there; offsets go on behind what was flushed",
-            )
         try:
             with self.journal.turn() as turn:
+                self._check_kept(turn)
                 if any(ticket.item.producer for ticket in tickets):
                     self._learn(turn)
-                for batch in _batches(tickets):
+                for batch in _batches(tickets, min(BATCH_BYTES, self._room)):
                     self._write(turn, batch, written)
                 if self.config.ack == "flush":
                     turn.say()
+                    self._unflushed = _Unflushed(turn.head, turn.number)
                     self._flush_soon()
                 else:
                     turn.sync()
@@ -334,8 +346,46 @@ class LocalPartition:
         try:
             self.flush()
         except CordwoodError as error:
-            self._unflushed = error
-            self.trouble = f"{self.journal.folder}: records are lost: {error}"
+            if isinstance(error, StoreError) and error.transient:
+                self._flush_soon()  # Somebody kept it waiting: nothing is lost.
+            self.trouble = f"{self.journal.folder}: records are not flushed, or lost: {error}"
+
+    def _check_kept(self, turn: Turn) -> None:
+        """Make sure that what was acknowledged without a flush is still there.
+
+        Whoever failed to flush it, in whichever process, has given up the extent: then the next
+        one begins with an offset that was given before.
+
+        Raises:
+            StoreError: it is not; told once.
+        """
+        known, now = self._unflushed, turn.head
+        if known is None or known.head.salt == now.salt:
+            return
+        self._unflushed = None
+        base, created_us = known.head.base, known.head.created_us
+        bases = self.journal.bases()
+        later = [one for one in bases if one > base]
+        if (not later or later[0] >= known.number) and not (
+            # A compaction leaves the time when an extent was made as it is.
+            base in bases and self._made_us(base) not in (None, created_us)
+        ):
+            return
+        self._sequences = Sequences()
+        raise StoreError(
+            f"what was sent to {self.journal.folder} since the last flush is lost, and this is not "
+            "sent: the disk failed",
+            hint="send again what is not there; offsets go on behind what was flushed",
+        )
+
+    def _made_us(self, base: int) -> int | None:
+        """When an extent was made; None if that cannot be known."""
+        try:
+            extent, damage = open_whatever(self.journal.disk, self.journal.folder, base)
+        except FileNotFoundError:
+            return None
+        extent.close()
+        return extent.head.created_us if damage is None else None
 
 
 class LocalScanning:
@@ -408,7 +458,25 @@ def content_bytes(columns: Columns) -> int:
         if array is not None and len(array):
             ends = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
             size += int(ends[-1]) - int(ends[0])
-    return size + (0 if columns.headers is None else int(columns.headers.nbytes))
+    return size + (0 if columns.headers is None else int(_headers_bytes(columns.headers).sum()))
+
+
+def _row_bytes(row: Row) -> int:
+    """The same for one record."""
+    return row.size_bytes + ROW_BYTES + HEADER_BYTES * len(row.headers or ())
+
+
+def _headers_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
+    """How large the headers of each record are."""
+    counts = headers.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    pairs = headers.flatten()
+    sizes = np.zeros(len(pairs) + 1, np.int64)
+    for name in ("name", "value"):
+        sizes[1:] += pc.binary_length(pairs.field(name)).fill_null(0).to_numpy()
+    ends = np.cumsum(counts)
+    before = np.cumsum(sizes)
+    found: npt.NDArray[np.int64] = HEADER_BYTES * counts + before[ends] - before[ends - counts]
+    return found
 
 
 def split(columns: Columns, size_bytes: int) -> Iterator[Columns]:
@@ -421,7 +489,7 @@ def split(columns: Columns, size_bytes: int) -> Iterator[Columns]:
         if array is not None:
             sizes += pc.binary_length(array).fill_null(0).to_numpy()
     if columns.headers is not None:
-        sizes += columns.headers.nbytes // len(columns)
+        sizes += _headers_bytes(columns.headers)
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(columns):
@@ -432,13 +500,13 @@ def split(columns: Columns, size_bytes: int) -> Iterator[Columns]:
 
 
 def _batches(
-    tickets: Sequence[Ticket[_Append, int]],
+    tickets: Sequence[Ticket[_Append, int]], size_bytes: int
 ) -> Iterator[list[Ticket[_Append, int]]]:
-    """Tickets that become one entry: those of a producer stay by themselves."""
+    """Tickets that become one entry, of about this size; those of a producer by themselves."""
     batch: list[Ticket[_Append, int]] = []
     size = 0
     for ticket in tickets:
-        if batch and (ticket.item.producer or size + ticket.size_bytes > BATCH_BYTES):
+        if batch and (ticket.item.producer or size + ticket.size_bytes > size_bytes):
             yield batch
             batch, size = [], 0
         batch.append(ticket)

@@ -31,7 +31,7 @@ FIELDS = {one.name: one for one in (VALUE, KEY, HEADERS, TIME, PARTITION)}
 
 
 def checked_row(
-    value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_us: int | None
+    value: object, key: bytes | None, headers: Headers | None, timestamp_us: int | None
 ) -> Row:
     """A single record.
 
@@ -39,6 +39,10 @@ def checked_row(
         InvalidInputError: something has the wrong type.
         LimitError: something is too large.
     """
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    elif value is not None and not isinstance(value, bytes):
+        raise _no_bytes("value", type(value))
     size = check_record(b"" if value is None else value, key, headers)
     if headers:
         _check_names(headers)
@@ -126,13 +130,17 @@ def _check_names(headers: Iterable[str]) -> None:
 def _binary(name: str, rows: Sequence[bytes | None], most: int) -> pa.Array:
     for kind in set(map(type, rows)):
         if kind is not bytes and kind is not type(None):
-            raise InvalidInputError(
-                f"a record's {name} is bytes, not {kind.__name__}", hint="encode it first"
-            )
+            raise _no_bytes(name, kind)
     array = pa.array(rows, pa.binary())
     if array.nbytes > most:
         check_longest(array, name, most)
     return array
+
+
+def _no_bytes(name: str, kind: type) -> InvalidInputError:
+    return InvalidInputError(
+        f"a record's {name} is bytes, not {kind.__name__}", hint="encode it first"
+    )
 
 
 def _time(timestamp_us: object) -> int:

@@ -472,15 +472,20 @@ class Consumer:
         return self._consuming.assigned
 
     async def __aiter__(self) -> AsyncIterator[TopicRecord]:
-        """Record by record, until nothing comes for the timeout, or for ever."""
+        """Record by record, until nothing comes for the timeout, or until it is closed."""
+        self._consuming.check_open()
         while (found := await self._poll()) is not None:
             for record in iter_topic_records(found.partition, found.batch):
                 self._consuming.done(record.partition, record.offset + 1)
                 yield record
-            self._consuming.done(found.partition, found.next)
+                if self._consuming.position(found.partition) != record.offset + 1:
+                    break  # It was told to go on elsewhere.
+            else:
+                self._consuming.done(found.partition, found.next)
 
     async def batches(self) -> AsyncIterator[Fetched]:
         """The same by batches of one partition, as Arrow."""
+        self._consuming.check_open()
         while (found := await self._poll()) is not None:
             self._consuming.done(found.partition, found.next)
             yield found

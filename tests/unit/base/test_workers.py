@@ -1,14 +1,17 @@
 """Work in threads: what takes turns is done one after the other, and all hear of their own."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
+from cordwood.base import workers
 from cordwood.base.workers import Turns
 
 
 async def test_everybody_gets_their_own_result_or_error():
+    """Work that fails is told to who asked for it, and to nobody else."""
     turns = Turns()
 
     def work(number):
@@ -25,6 +28,7 @@ async def test_everybody_gets_their_own_result_or_error():
 
 
 async def test_one_at_a_time_in_the_order_they_came():
+    """Also after a rest."""
     turns, running, order, pause = Turns(), [], [], threading.Event()
 
     def work(number):
@@ -39,6 +43,7 @@ async def test_one_at_a_time_in_the_order_they_came():
 
 
 async def test_who_no_longer_waits_is_passed_over_and_hurts_nobody():
+    """Work that was given up before its turn is not done."""
     turns, begun, may_go, done = Turns(), threading.Event(), threading.Event(), []
 
     def hold():
@@ -59,6 +64,7 @@ async def test_who_no_longer_waits_is_passed_over_and_hurts_nobody():
 
 
 def test_nobody_waits_for_ever_when_the_loop_ends():
+    """Who waits is cancelled with everything else."""
     begun, may_go = threading.Event(), threading.Event()
     waiting = []
 
@@ -79,6 +85,7 @@ def test_nobody_waits_for_ever_when_the_loop_ends():
 
 
 async def test_an_interrupt_of_the_rounds_is_not_a_result():
+    """Who waited is cancelled, and the next one is served."""
     turns = Turns()
     begun, may_go = threading.Event(), threading.Event()
 
@@ -94,3 +101,49 @@ async def test_an_interrupt_of_the_rounds_is_not_a_result():
         await waiting
     may_go.set()
     assert await turns.take(lambda: "again") == "again"
+
+
+async def test_no_thread_to_be_had(monkeypatch, caplog):
+    """Who waits is told why, not that it was cancelled; the next one is served."""
+    turns = Turns()
+
+    async def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "in_worker", refuse)
+        found = await asyncio.gather(*(turns.take(int) for _ in range(3)), return_exceptions=True)
+    assert ["can't start new thread"] * 3 == list(map(str, found))
+    assert 0 == await turns.take(int)
+    gc.collect()
+    assert "" == caplog.text
+
+
+async def test_stopped_in_the_middle():
+    """No task is left, though a thread cannot be stopped; who waits is cancelled."""
+    turns, begun, may_go, done = Turns(), threading.Event(), threading.Event(), []
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+
+    waiting = [asyncio.ensure_future(turns.take(hold))]
+    await asyncio.to_thread(begun.wait, 10)
+    waiting.append(asyncio.ensure_future(turns.take(done.append, 1)))
+    await asyncio.sleep(0)
+    await turns.stop()
+    may_go.set()
+    assert all(
+        isinstance(o, asyncio.CancelledError)
+        for o in await asyncio.gather(*waiting, return_exceptions=True)
+    )
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+    assert "again" == await turns.take(lambda: "again")
+    assert [] == done
+    early = asyncio.ensure_future(turns.take(int))
+    await asyncio.sleep(0)
+    await turns.stop()  # before the round has begun
+    assert early.cancelled() or isinstance(
+        (await asyncio.gather(early, return_exceptions=True))[0], asyncio.CancelledError
+    )
+    assert 0 == await turns.take(int)

@@ -259,6 +259,21 @@ def test_a_bad_line_in_the_middle(run, url):
     )
 
 
+@pytest.mark.parametrize(
+    "bad", [b'{"n":"\xff"}', b"[" * 100_000, b'"\\ud800"'], ids=["no UTF-8", "deep", "surrogate"]
+)
+def test_a_line_that_no_decoder_can_read(run, url, bad):
+    """It is told as any other bad line is, and what came before it is in the log."""
+    lines = b'{"n":1}\n' + bad + b"\n3\n"
+    said = run("log", "append", url, "--create", "--as", "jsonl", stdin=lines, code=1)
+    assert "line 2 is not JSON" in said
+    assert "the first line is in the log, offset 1" in said
+    assert [b'{"n":1}'] == bodies_in(url)
+    run("topic", "create", "topics", "a/b")
+    said = run("topic", "produce", "topics", "a/b", "--as", "jsonl", stdin=bad + b"\n", code=1)
+    assert "line 1 is no record" in said
+
+
 def test_lines_that_are_too_large(run, url, monkeypatch):
     """A line, a key or a file beyond the limits is refused by its place."""
     for module in ("cordwood.cli.append", "cordwood.log.records"):

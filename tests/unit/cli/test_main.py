@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from cordwood import sync
 from cordwood.base.errors import StateError
-from cordwood.cli import main
+from cordwood.cli import later
+from cordwood.cli.later import LaterGroup
 from cordwood.cli.main import COMMANDS, cli
 
 
@@ -110,7 +112,7 @@ for name in "pyroaring ducer scipy google_crc32c apsw zstandard pyspark numba".s
     sys.modules[name] = None
 import cordwood, cordwood.cli.topic, cordwood.sync.topics
 try:
-    cordwood.Volume
+    cordwood.Volume("memory:", "v")
 except cordwood.StateError as error:
     assert "cordwood[sqlite]" in str(error), error
 else:
@@ -126,9 +128,44 @@ import sys
 sys.modules["pyspark"] = None
 import cordwood
 try:
-    cordwood.spark.read_log
+    cordwood.spark.read_log(None, "memory:a/b")
 except cordwood.StateError as error:
     assert "cordwood[spark]" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_names_are_there_without_extras():
+    """As in any package: to ask for one never fails, to use it says what to install."""
+    code = """
+import pickle, sys
+for name in "pyroaring ducer scipy google_crc32c apsw zstandard pyspark numba deltalake".split():
+    sys.modules[name] = None
+import cordwood
+from cordwood import *
+from cordwood.sync import *
+from cordwood.spark import *
+from cordwood import Index, sync
+for package in (cordwood, cordwood.sync, cordwood.spark):
+    assert all(hasattr(package, name) for name in package.__all__)
+    assert not hasattr(package, "nothing")
+assert not isinstance(1, Index) and not hasattr(Index, "create")
+absent = {"Collection": "search", "Index": "search", "Volume": "sqlite", "tend_volumes": "sqlite"}
+for name, extra in absent.items():
+    for package in (cordwood, sync):
+        try:
+            getattr(package, name)("/tmp/nothing", "x")
+        except cordwood.StateError as error:
+            assert f"cordwood[{extra}]" in str(error), error
+            assert str(error) == str(pickle.loads(pickle.dumps(error)))
+        else:
+            raise AssertionError(name)
+try:
+    Index.create
+except cordwood.StateError as error:
+    assert "cordwood[search]" in str(error), error
 else:
     raise AssertionError
 """
@@ -142,7 +179,7 @@ def test_a_missing_extra_is_named(monkeypatch):
         """As without `cordwood[search]`."""
         raise StateError(f"{name} needs ducer", hint="pip install 'cordwood[search]'")
 
-    monkeypatch.setattr(main, "lazily", missing)
+    monkeypatch.setattr(later, "lazily", missing)
     result = CliRunner().invoke(cli, ["grep", "-i", "x", "--json"])
     assert result.exit_code == 1
     assert "cordwood[search]" in result.stdout
@@ -158,3 +195,47 @@ def test_a_search_does_not_wait_for_the_rest():
     loaded = set(done.stdout.split())
     assert "cordwood.index.sources" in loaded
     assert set() == loaded & {"cordwood.log.log", "cordwood.spark", "obstore", "scipy", "numba"}
+
+
+@pytest.mark.parametrize("words", ["", "log", "topic", "index", "volume"])
+def test_what_a_list_says_of_a_command_is_what_the_command_says(words):
+    """Though it is listed before it is loaded."""
+    group = cli.get_command(click.Context(cli), words) if words else cli
+    assert isinstance(group, LaterGroup)
+    context = click.Context(group)
+    for name, one in group.later.items():
+        found = group.get_command(context, name)
+        assert one.help == found.get_short_help_str(limit=1_000)
+        assert found.name == name
+    output = CliRunner().invoke(cli, [*words.split(), "--help"]).output
+    listed = {line.split()[0] for line in output.splitlines() if line.startswith("  ")}
+    assert set(group.list_commands(context)) <= listed
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        ("", {"numpy", "pyarrow", "rich", "cordwood.log.log"}),
+        (
+            "log",
+            {"pandas", "cordwood.cli.bench", "cordwood.pipeline.compact", "cordwood.fleet.fleet"},
+        ),
+        ("topic", {"pandas", "cordwood.cli.bench.topics", "cordwood.pipeline.compact"}),
+        ("index", {"pandas", "cordwood.cli.bench.searching"}),
+        ("volume", {"pandas", "cordwood.cli.bench.volume"}),
+    ],
+)
+def test_help_does_not_wait_for_what_it_does_not_need(words, unwanted):
+    """A list is there at once, and no command loads what another one needs."""
+    code = f"""
+import sys
+from cordwood.cli.main import cli
+try:
+    cli.main({[*words.split(), "--help"]!r})
+except SystemExit:
+    print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert set() == set(done.stdout.split()) & unwanted

@@ -243,6 +243,45 @@ def test_an_append_that_failed_is_not_there_later(way):
     assert [b"a", b"c"] == read(journal) == read(made(disk))
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("size", [SIZE, 1 << 20])
+def test_of_several_in_a_turn_that_failed_none_is_there_later(number, size):
+    """Not even those that were written before it failed: nobody was told where they are."""
+    # EVIDENCE-OF: G-90
+    for step in range(1, 5):  # Three entries, or one and the zeros behind it; and the sync.
+        disk = disk_with_folder()
+        journal = made(disk, size=size)
+        append(journal, b"a")
+        disk.fail(step, number)
+        with pytest.raises(StoreError):
+            append(journal, b"b", b"c", b"d" * 100)
+        assert [b"a"] == read(made(disk, seed=2)) == read(journal)
+        disk = disk.power_cut(SeededEntropy(step))
+        assert [b"a"] == read(made(disk, seed=3))
+
+
+@WAYS
+@pytest.mark.parametrize("failures", [1, 2])
+def test_what_a_sync_failed_for_is_not_taken_for_durable(way, failures):
+    """The system forgets what it could not write, and the next sync succeeds."""
+    # EVIDENCE-OF: G-88
+    for step in range(1, 60):
+        disk = disk_with_folder()
+        for more in range(failures):
+            disk.fail(step + more, errno.EIO)
+        rivals = [made(disk, seed=seed) for seed in (1, 2)]
+        for number, payload in enumerate(entries(14)):
+            while True:
+                try:
+                    assert number == way(rivals[number % 2], payload)
+                except StoreError:
+                    continue
+                break
+        disk.revive(keep_locks=True)
+        found = disk.power_cut(SeededEntropy(step))
+        assert entries(14) == read(made(found, seed=3))
+
+
 def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():
     """Reading stops there; appending goes on behind it; nothing is deleted."""
     # EVIDENCE-OF: G-91

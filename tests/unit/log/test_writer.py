@@ -281,3 +281,18 @@ class TestBeforeNaming:
             assert [] == [meta.key async for meta in log.store.list("a/log/")]
             is_broken = False
             assert 1 == await writer.append(b"y")
+
+
+async def test_close_behind_a_record_of_which_no_fragment_can_be_made(monkeypatch):
+    """Who appended is told, and to close has nothing left to wait for."""
+    log = cordwood.Log("memory:", "a")
+    writer = await log.writer(create=True).open()
+
+    def spoil(*_):
+        raise LimitError("no room")
+
+    monkeypatch.setattr("cordwood.log.pipeline.build", spoil)
+    future = writer.append(b"x")
+    await writer.close()
+    with pytest.raises(LimitError, match="no room"):
+        await future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time  # noqa: TID251 - sets the zone of this process
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
 from cordwood import InvalidInputError, NotFoundError, sync
@@ -32,6 +33,10 @@ def test_a_url_names_one_log():
         ({"path": "file:///d", "logs": "a, b,a"}, Place("file:///d", ("a", "b"))),
         ({"path": "file:///d", "logs": "a,b-*"}, Place("file:///d", ("a", "b-*"))),
         ({"paths": '["file:///d/a", "file:///d/b"]'}, Place("file:///d", ("a", "b"))),
+        (
+            {"paths": '["file:///d/b", "file:///d/a", "file:///d/b"]'},
+            Place("file:///d", ("b", "a")),
+        ),
     ],
 )
 def test_several_logs(options, place):
@@ -155,3 +160,23 @@ def test_a_destroyed_chain_log_is_made_anew(tmp_path):
         writing.prepare(writing.WriteOptions(**options, create=False))
     writing.prepare(writing.WriteOptions(**options))
     assert 1 == log.state().next_offset
+
+
+@pytest.mark.parametrize("paths", ["[]", "a", "[1]", "{}"])
+def test_a_list_that_names_no_logs(paths):
+    """It is one clear error, whoever made the list."""
+    with pytest.raises(InvalidInputError, match=r"no log is named|option paths"):
+        parse({"paths": paths})
+    for url in (None, 1, [1]):
+        with pytest.raises(InvalidInputError):
+            _given(url, None, None, {})
+
+
+def test_uploads_of_uneven_records():
+    """Large records that lie together are not taken for one atomic batch that is too large."""
+    sizes = [1] * 1_000 + [60_000] * 20 + [1] * 1_000
+    batch = pa.record_batch({"body": pa.array([b"x" * size for size in sizes], pa.binary())})
+    tables = list(writing._tables(iter([batch, batch.slice(0, 0), batch]), 100_000))
+    assert max(table.nbytes for table in tables) < 2 * 100_000
+    assert sizes * 2 == [len(body) for table in tables for body in table["body"].to_pylist()]
+    assert len(tables) < 60

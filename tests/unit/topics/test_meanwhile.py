@@ -11,11 +11,12 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cordwood
 from cordwood import sync
-from cordwood.base.errors import CorruptionError, NotFoundError
+from cordwood.base.errors import ConflictError, CorruptionError, LimitError, NotFoundError
 from cordwood.journal import reading
 from cordwood.journal.extent import open_extent
 
@@ -278,3 +279,48 @@ with sync.Topics(sys.argv[1]).producer("shop", "two") as producer:
         assert -9 == done.returncode
         consumer._timeout_s = 60
         assert b"left behind" == next(iter(consumer)).value
+
+
+def test_many_at_once_fit_into_small_extents(topics):
+    """Records that fit are sent, however many share a batch, and whatever their headers are."""
+    rng = np.random.default_rng(5)
+
+    def headers():
+        return {f"n{at}": b"v" for at in range(rng.integers(60))} if rng.random() < 0.5 else None
+
+    async def send_all():
+        async with cordwood.Topics(topics.name) as own, own.producer("shop", "clicks") as producer:
+            for _ in range(5):
+                sends = [
+                    producer.send(bytes(rng.integers(900)), headers=headers()) for _ in range(30)
+                ]
+                await asyncio.gather(*sends)
+
+    asyncio.run(send_all())
+    with topics.producer("shop", "clicks") as producer:
+        # Two of the records have all the headers.
+        wide = [{"n": bytes(3000)} if at in (3, 7) else {} for at in range(100)]
+        producer.send_many([b"x"] * 100, headers=wide)
+        with pytest.raises(LimitError, match="does not fit"):
+            producer.send_many([*[bytes(2000)] * 5, bytes(5000)])
+    assert 5 * 30 + 100 == len(values(topics))
+
+
+def test_a_member_of_a_group_of_a_deleted_topic_moves_no_position_of_the_next(topics):
+    """Offsets of the one mean nothing in the other."""
+    other = sync.Topics(topics.name)
+    with topics.producer("shop", "clicks") as producer:
+        producer.send_many([b"old"] * 5)
+    with topics.consumer("shop", "clicks", group="g", timeout_s=0) as consumer:
+        assert 5 == len(list(consumer))
+        other.delete("shop", "clicks")
+        other.create("shop", "clicks")
+        with other.producer("shop", "clicks") as producer:
+            producer.send_many([b"new"] * 9)
+        with other.consumer("shop", "clicks", group="g", timeout_s=0) as later:
+            next(iter(later))
+        with pytest.raises(ConflictError):
+            consumer.commit()
+    with other.consumer("shop", "clicks", group="g", timeout_s=0) as later:
+        assert 9 == len(list(later))
+    other.close()

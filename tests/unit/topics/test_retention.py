@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import os
 import threading
+from contextlib import suppress
+from itertools import product
 
 import pyarrow as pa
 import pytest
@@ -258,6 +261,35 @@ def test_a_power_cut_at_every_step_leaves_no_hole(model):
         again = numbers(later)
         assert list(range(again[0], 40)) == again
         assert not has_expired(later, CONFIG, 9 * HOUR)
+
+
+def test_a_file_is_used_again_only_when_its_old_name_is_gone_for_good():
+    """Who deleted it died before that; the next one uses it; and then the power fails."""
+    disk, journal = filled()
+    disk.cut_after(1)
+    with pytest.raises(PowerCut):
+        retain(journal, CONFIG, 0, 9 * HOUR)
+    disk.revive()
+    whole = copy.deepcopy(disk)
+    go_on(whole)
+    for cut, seed in product(range(whole.steps - disk.steps), range(4)):
+        found = copy.deepcopy(disk)
+        found.cut_after(cut)
+        with suppress(PowerCut):
+            go_on(found)
+        later = made(found.power_cut(SeededEntropy(f"{cut}-{seed}")), seed=9)
+        there = numbers(later)
+        assert 40 <= there[-1] + 1
+        assert list(range(there[0], there[-1] + 1)) == there
+
+
+def go_on(disk):
+    """So many entries that another extent is needed."""
+    journal = made(disk, seed=8)
+    for number in range(9):
+        with journal.turn() as turn:
+            turn.append([b"more %d" % number], time_us=9 * HOUR)
+            turn.sync()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

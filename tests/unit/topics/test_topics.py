@@ -590,3 +590,15 @@ def test_damage_is_told_by_who_describes_the_topic(topics):
         file.write(b"\xff\xff\xff")
     (warning,) = again(topics).describe("shop", "clicks").warnings
     assert "0.wal is damaged at byte" in warning
+
+
+def test_a_value_is_anything_that_has_bytes(topics):
+    """A view of other memory is taken as it is then; what has no bytes is refused."""
+    with topics.producer("shop", "clicks") as producer:
+        for value in (b"abc", bytearray(b"abc"), memoryview(b"-a-b-c")[1::2]):
+            producer.send(value, partition=0)
+        for value in ("abc", 5):
+            with pytest.raises(InvalidInputError, match=r"value is bytes, not (str|int)"):
+                producer.send(value)
+    with topics.consumer("shop", "clicks", timeout_s=0) as consumer:
+        assert [record.value for record in consumer] == [b"abc"] * 3

@@ -21,7 +21,7 @@ def check_protocol(store: Store, protocol: Protocol | None, shards: int) -> Shar
     Raises:
         InvalidInputError: there is no such protocol, or there cannot be so many shards.
     """
-    if protocol not in {None, "cas", "chain"}:
+    if protocol not in (None, "cas", "chain"):
         raise InvalidInputError(
             f"protocol {protocol!r} is not known", hint="use 'cas' or 'chain', or leave it out"
         )
