@@ -177,9 +177,7 @@ class Shelf:
         try:
             data = _run(self._store.get(key)).data
         except NotFoundError as error:
-            raise NotFoundError(
-                f"there is no index at {self.name}", hint="create the index first"
-            ) from error
+            raise self._none() from error
         return decoded(data, f"{self.name}/config")
 
     def enter(self) -> ShelfVisit:
@@ -363,9 +361,13 @@ class Shelf:
         try:
             return (await self._log.cursors.load(CURSOR)).offset
         except NotFoundError as error:
-            raise NotFoundError(
-                f"there is no index at {self.name}", hint="create the index first"
-            ) from error
+            with suppress(NotFoundError):
+                await self._store.head(f"{self._prefix}config")
+                raise self._missing(f"the cursor of {self._prefix}ledger") from error
+            raise self._none() from error
+
+    def _none(self) -> NotFoundError:
+        return NotFoundError(f"there is no index at {self.name}", hint="create the index first")
 
     async def _records(self, start: int, limit: int | None) -> Any:
         async with self._log.reader() as reader:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cordwood.base.errors import StateError
+from cordwood.base.errors import CorruptionError, StateError
 from cordwood.index.engine import Engine, Writing
 from cordwood.index.folder import Folder
 from cordwood.index.parts import commit_parts
@@ -127,3 +127,15 @@ def test_a_check_while_others_compact(fleet, monkeypatch, tmp_path, place):
     assert other.check().ok
     for one in (engine, other):
         one.close()
+
+
+@pytest.mark.parametrize("lost", ["ledger/cursor", "ledger/"])
+def test_an_index_without_its_ledger_is_damaged(fleet, lost):
+    """It was said not to be there, and to be created, which it could not be."""
+    engine = fleet.created()
+    written(engine, {b"a": "all"})
+    engine.close()
+    for key in fleet.keys(lost):
+        del fleet.memory._objects[key]
+    with pytest.raises(CorruptionError, match="cursor of index/ledger is missing"):
+        found(fleet.machine())
