@@ -184,6 +184,8 @@ class Engine:
             except StateError:
                 visit, self._visit = self._visit, None
                 self.home.leave(visit)
+                # It may be another index by now, with the same numbers for other segments.
+                self._segments, self._generators, self._config = {}, {}, None
         if self._visit is None:
             self._visit, self._snapshot = self.home.enter(), None
 

@@ -202,6 +202,7 @@ class Folder:
             if self._stamp() == visit.stamp:
                 return False
             with self._locks.shared(self._lock):
+                self._check_same(visit)
                 reader = self._following(visit)
                 if reader.state.id == visit.state.id:
                     visit.reader, visit.stamp = reader, self._stamp()
@@ -213,6 +214,19 @@ class Folder:
                 visit.kept = fresh.kept
         self._drop(*old)
         return True
+
+    def _check_same(self, visit: FolderVisit) -> None:
+        """Nobody else removes the file of a handle that is held: without it, the folder is another.
+
+        Its ledger has the same numbers for other transactions and segments.
+        """
+        if visit.held is not None and not self._has(visit.path):
+            self._segment_ids.pass_over()
+            raise StateError(
+                f"{self._root} was deleted since the handle was opened; what is there is another",
+                code=Code.CLOSED,
+                hint="open it again",
+            )
 
     def _following(self, visit: FolderVisit) -> Reader:
         """The newest state, for a handle, which stays where it is.
@@ -273,6 +287,7 @@ class Folder:
                 for path in (*files.segments.values(), *files.idmaps.values()):
                     sync_path(path)  # Before the lock: a large file takes its time.
         with self._told("commit"), self._locks.exclusive(self._lock):
+            self._check_same(visit)
             head = self._following(visit)
             idmaps = {
                 number: self._idmap(number, files) for number in idmaps_for(draft, head.state)

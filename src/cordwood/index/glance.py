@@ -11,6 +11,7 @@ folders have that a new census pays. The census is dropped then, and whoever wal
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap
 
-from cordwood.index.census import A_FOLDER, A_RULE, NO_ROW, Census, drop
+from cordwood.index.census import A_FOLDER, A_RULE, NO_ROW, Census, drop, ledger_of
 from cordwood.index.lines import Finder
 from cordwood.index.match import matching
 from cordwood.index.sets import Sets
@@ -102,6 +103,9 @@ class Glance:
             view = _View(Sets(data, f"segment.{number}.idx"))
             rows = self._census.rows_of(at, view.segment.documents)
             hits.update(map(rows.__getitem__, matching(view, finder.plan.query)))
+        if ledger_of(self._place) != self._census.about.ledger:
+            # By now another index may have segments of these numbers.
+            raise OSError(errno.ESTALE, "the index was changed meanwhile", self._place)
         hits.discard(NO_ROW)
         return hits
 

@@ -53,6 +53,11 @@ class Numbers:
         self._mutex = threading.Lock()
         self._next = self._limit = 0
 
+    def pass_over(self) -> None:
+        """What is left of the block belongs to nobody."""
+        with self._mutex:
+            self._next = self._limit = 0
+
     def next(self) -> int:
         """A number that nobody has had."""
         with self._mutex:
@@ -93,6 +98,10 @@ class IdGenerator:
         """
         with told("number", self._path):
             return self._numbers.next()
+
+    def pass_over(self) -> None:
+        """The file may be another: take no more of the block that came from the old one."""
+        self._numbers.pass_over()
 
     def check(self) -> None:
         """Read the file; the same errors."""

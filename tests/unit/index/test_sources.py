@@ -348,3 +348,27 @@ def test_random_histories(tree, opened, monkeypatch):
                 if finder.expression.search(line)
             }
             assert set(found(sources, pattern)[0]) == expected
+
+
+def test_an_index_that_is_built_again_during_a_glance(tree, opened, monkeypatch):
+    """Its segments have the numbers of the old ones, and other documents: it is not believed."""
+    (tree / "b").write_text("one needle\n")
+    (tree / "c").write_text("hay\n")
+    sources, other = opened(), opened()
+    sources.update(sources.names())
+    (tree / "a").write_text("hay\n")
+    real = sources_module.census.opened
+
+    def late(*args, **options):
+        patched.undo()
+        counted = real(*args, **options)
+        other.remove_index()
+        other.update(other.names())
+        return counted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sources_module.census, "opened", late)
+        with pytest.raises(OSError, match="changed meanwhile"):
+            sources.glance(Finder("needle"))
+    hits = [("b", 1, "one needle")]
+    assert found(sources, "needle") == (hits, ["b"])
