@@ -68,10 +68,13 @@ def add(
     with _open(place).begin() as transaction:
         batches = batches_of(source, files)
         for ids, texts in read_progress("add", source, batches, shown=not as_json):
-            if replace:
-                transaction.delete_arrow(ids)
-            transaction.add_arrow(ids, texts)
             count += len(ids)
+            if not replace:
+                transaction.add_arrow(ids, texts)
+                continue
+            newest = dict(zip(ids, texts, strict=True))  # A later line replaces an earlier one.
+            transaction.delete_arrow(list(newest))
+            transaction.add_arrow(list(newest), list(newest.values()))
     say({"added": count}, f"added {count:,} documents", as_json=as_json)
 
 

@@ -48,6 +48,17 @@ def test_search_and_match(say, noun):
     assert 1 == len(say(name, "search", place, "quick dog", "-k", "1").splitlines())
 
 
+@pytest.mark.parametrize("at_once", [1, 4_096])
+def test_of_lines_with_the_same_id_the_last_replaces_the_others(say, noun, monkeypatch, at_once):
+    """An index kept all that came in the same batch."""
+    monkeypatch.setattr("cordwood.cli.documents.BATCH", at_once)
+    name, place = noun
+    lines = "a\tfirst\nb\tfirst\na\tsecond\nb\tsecond\n"
+    assert "added 4 documents\n" == say(name, "add", place, "--replace", given=lines)
+    assert "a\nb\n" == say(name, "match", place, "second")
+    assert "" == say(name, "match", place, "first")
+
+
 def test_replace_and_delete(say, noun):
     """Documents of the same ids go."""
     name, place = noun
