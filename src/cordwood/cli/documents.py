@@ -15,7 +15,8 @@ from cordwood.cli.output import print_json, text_of
 if TYPE_CHECKING:
     from cordwood.index.snapshot import Hit  # It needs an extra, and topics say things too.
 
-BATCH = 4_096
+BATCH, BATCH_BYTES = 4_096, 32 << 20
+"""So many documents are handed on at a time, or so much text: it is held in memory meanwhile."""
 
 
 def batches_of(
@@ -25,12 +26,14 @@ def batches_of(
     pairs: Iterable[tuple[bytes, str | bytes]] = _of_files(files) if files else _of_lines(source)
     ids: list[bytes] = []
     texts: list[str | bytes] = []
+    size = 0
     for user_id, text in pairs:
         ids.append(user_id)
         texts.append(text)
-        if len(ids) == BATCH:
+        size += len(text)
+        if len(ids) == BATCH or size >= BATCH_BYTES:
             yield ids, texts
-            ids, texts = [], []
+            ids, texts, size = [], [], 0
     if ids:
         yield ids, texts
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from click.testing import CliRunner
 
+from cordwood.cli.documents import batches_of
 from cordwood.cli.main import cli
 
 DOCUMENTS = 'a\tquick fox\n{"id": "b", "text": "lazy dog"}\n\n{"id": 3, "text": "quick dog"}\n'
@@ -57,6 +59,13 @@ def test_of_lines_with_the_same_id_the_last_replaces_the_others(say, noun, monke
     assert "added 4 documents\n" == say(name, "add", place, "--replace", given=lines)
     assert "a\nb\n" == say(name, "match", place, "second")
     assert "" == say(name, "match", place, "first")
+
+
+def test_large_documents_are_handed_on_before_they_are_many(monkeypatch):
+    """Thousands of large files in one batch do not fit into memory, nor into one append."""
+    monkeypatch.setattr("cordwood.cli.documents.BATCH_BYTES", 10)
+    lines = io.BytesIO(b"a\t1234\nb\t1234\nc\t1234\nd\t1\ne\t12345678901\n")
+    assert [[b"a", b"b", b"c"], [b"d", b"e"]] == [ids for ids, _ in batches_of(lines, ())]
 
 
 def test_replace_and_delete(say, noun):
