@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordwood.base.errors import CorruptionError
+from cordwood.base.errors import Code, CorruptionError, LimitError
 from cordwood.log.records import HEADERS_TYPE
 
 Op = Literal["add", "update", "delete"]
@@ -44,12 +44,22 @@ class Settled(NamedTuple):
 
 
 def columns(ids: pa.LargeBinaryArray, texts: pa.LargeBinaryArray, op: Op) -> pa.Table:
-    """Records to append for an operation on many documents."""
+    """Records to append for an operation on many documents.
+
+    Raises:
+        LimitError: they are too large to be appended at once.
+    """
     header = pa.scalar([{"name": HEADER, "value": op.encode()}], HEADERS_TYPE)
     headers = pa.repeat(header, len(ids))
-    return pa.table(
-        {"body": texts.cast(pa.binary()), "key": ids.cast(pa.binary()), "headers": headers}
-    )
+    try:
+        bodies, keys = texts.cast(pa.binary()), ids.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise LimitError(
+            f"{len(ids)} documents have more than 2 GiB together",
+            code=Code.TOO_LARGE,
+            hint="hand over fewer at a time",
+        ) from error
+    return pa.table({"body": bodies, "key": keys, "headers": headers})
 
 
 def read(table: pa.Table, default: Op | None = None) -> Operations:

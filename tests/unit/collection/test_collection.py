@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from cordwood.base.errors import (
     CordwoodError,
     CorruptionError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
 )
 from cordwood.index import operations
@@ -205,6 +207,17 @@ def test_what_cannot_be(docs):
         docs.add(b"a", 7)
     with pytest.raises(InvalidInputError, match="query: "):
         docs.search("AND")
+
+
+def test_more_than_fits_into_one_append(docs):
+    """One clear error; nothing was appended."""
+    size = (2 << 30) + 1
+    offsets = pa.py_buffer(np.array([0, 1, size], np.int64))
+    data = pa.py_buffer(mmap.mmap(-1, size))  # Never touched, so it takes no memory.
+    texts = pa.Array.from_buffers(pa.large_binary(), 2, [None, offsets, data])
+    with pytest.raises(LimitError, match="2 documents have more than 2 GiB together"):
+        docs.add_arrow([b"a", b"b"], texts)
+    assert 1 == docs.state().next_offset
 
 
 def test_a_record_that_is_no_operation(docs):
