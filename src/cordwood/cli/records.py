@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import as_text, text_of
+from cordwood.cli.output import as_text
 from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics.batch import SCHEMA, TopicRecord
 from cordwood.topics.batch import iter_topic_records as records_of
@@ -30,7 +30,10 @@ _COLUMNS = {
     "timestamp_us": pa.int64(),
     "partition": pa.int64(),
 }
-_FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64"})
+_FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64", "headers_base64"})
+_GIVEN = frozenset({"offset"})
+"""What a consumer prints as well, and the topic gives anew."""
+_NUMBER_LIMIT = 1 << 63
 
 
 class Block(msgspec.Struct):
@@ -128,7 +131,14 @@ def _of_parquet(file: IO[bytes]) -> Iterator[Block]:
         raise InvalidInputError(f"this is no Parquet file: {error}") from error
     names = [name for name in source.schema_arrow.names if name in _COLUMNS]
     done = 0
-    for batch in source.iter_batches(BLOCK_LINES, columns=names):
+    batches = source.iter_batches(BLOCK_LINES, columns=names)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInputError(f"the Parquet file is damaged: {error}") from error
+        if batch is None:
+            return
         done += batch.num_rows
         yield Block(pa.Table.from_batches([batch]), done)
 
@@ -143,7 +153,7 @@ def _of_line(line: bytes, separator: str | None) -> dict[str, Any]:
 def _of_json(line: bytes, number: int) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
-        if not isinstance(found, dict) or not set(found) <= _FIELDS:
+        if not isinstance(found, dict) or not set(found) <= _FIELDS | _GIVEN:
             raise InvalidInputError(f"it is an object with some of {', '.join(sorted(_FIELDS))}")
         row: dict[str, Any] = {}
         for name in ("value", "key"):
@@ -151,18 +161,29 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
                 row[name] = _bytes(found[name])
             elif found.get(f"{name}_base64") is not None:
                 row[name] = b64decode(found[f"{name}_base64"], validate=True)
-        if found.get("headers"):
-            row["headers"] = [(name, _bytes(value)) for name, value in found["headers"].items()]
+        headers = [(name, _bytes(value)) for name, value in (found.get("headers") or {}).items()]
+        for name, text in (found.get("headers_base64") or {}).items():
+            headers.append((name, b64decode(text, validate=True)))
+        if headers:
+            row["headers"] = headers
         for name in ("timestamp_us", "partition"):
             if found.get(name) is not None:
-                row[name] = int(found[name])
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                row[name] = _number(name, found[name])
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidInputError(
             f"line {number} is no record: {error}",
             hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '
             'go into "value_base64" and "key_base64"',
         ) from error
     return row
+
+
+def _number(name: str, value: Any) -> int:
+    number = int(value)
+    is_whole = not isinstance(value, float) or number == value
+    if not is_whole or not -_NUMBER_LIMIT <= number < _NUMBER_LIMIT:
+        raise ValueError(f"its {name} is {value!r}")
+    return number
 
 
 def _bytes(value: Any) -> bytes:
@@ -181,5 +202,13 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
     """A record as JSON: text where it is text."""
-    headers = {name: text_of(value) for name, value in row["headers"].items()}
-    return as_text(row, "key", "value") | {"headers": headers}
+    texts, others = {}, {}
+    for name, value in row["headers"].items():
+        try:
+            texts[name] = value.decode()
+        except UnicodeDecodeError:
+            others[name] = b64encode(value).decode()
+    shown = as_text(row, "key", "value") | {"headers": texts}
+    if others:
+        shown["headers_base64"] = others
+    return shown

@@ -184,6 +184,12 @@ class Engine:
             if not exist_ok or name not in self.home.topics(config.namespace):
                 raise
 
+    def topics(self, namespace: str | None) -> Sequence[tuple[str, str]]:
+        """All topics, or those of a namespace."""
+        if namespace is not None:
+            check_name("namespace", namespace)
+        return self.home.topics(namespace)
+
     def names(self, namespace: str | int, topic: str | int) -> tuple[str, str]:
         """The names of a topic, of which the ids may be given instead.
 

@@ -141,7 +141,7 @@ class Topics:
 
     async def list(self, namespace: str | None = None) -> Sequence[tuple[str, str]]:
         """All topics, by namespace and name, in order."""
-        return await asyncio.to_thread(self._engine.home.topics, namespace)
+        return await asyncio.to_thread(self._engine.topics, namespace)
 
     async def describe(self, namespace: str | int, topic: str | int) -> TopicState:
         """What a topic is, and what it holds.
