@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -455,7 +455,7 @@ class Sending:
             found = [self.partitions[parts[0][0]].append(columns)]
         else:
             work = [
-                self._worker(number).submit(self.partitions[number].append, columns.take(rows))
+                self._submit(number, self.partitions[number].append, columns.take(rows))
                 for number, rows in parts
             ]
             found = [one.result() for one in work]
@@ -491,15 +491,18 @@ class Sending:
                 "the producer was opened before this process was forked", hint="open another"
             )
 
-    def _worker(self, partition: int) -> ThreadPoolExecutor:
-        """The thread that owns a partition."""
+    def _submit(
+        self, partition: int, append: Callable[[Columns], Offsets], columns: Columns
+    ) -> Future[Offsets]:
+        """Let the thread that owns a partition append."""
         owner = self.router.owners[partition]
         with self._mutex:
+            self.check_open()  # Somebody may have closed it since.
             worker = self._workers[owner]
             if worker is None:
                 worker = ThreadPoolExecutor(1, f"cordwood-topics-{owner}")
                 self._workers[owner] = worker
-            return worker
+            return worker.submit(append, columns)
 
 
 def config_of(
