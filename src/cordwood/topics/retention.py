@@ -23,7 +23,7 @@ import msgspec
 
 from cordwood.journal.extent import END, Extent, name_of, open_whatever
 from cordwood.journal.journal import SPARE, TAIL, Journal
-from cordwood.journal.mark import Mark, read_mark
+from cordwood.journal.mark import Mark, seen_mark
 from cordwood.store.disk import Disk
 from cordwood.topics.config import TopicConfig
 
@@ -123,11 +123,7 @@ def has_expired(journal: Journal, config: TopicConfig, now_us: int) -> bool:
     if config.retention_s is None or not is_past(config.created_us, config.retention_s, now_us):
         return False
     with journal.told("retain"):
-        file = journal.disk.open(f"{journal.folder}/{TAIL}", write=False)
-        try:
-            mark = read_mark(file)
-        finally:
-            file.close()
+        mark = seen_mark(journal.disk, f"{journal.folder}/{TAIL}")
         if mark is None or len(journal.bases()) > 1:
             return False
     return is_past(mark.newest_us, config.retention_s, now_us)
