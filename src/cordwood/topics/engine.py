@@ -444,8 +444,9 @@ class Sending:
     def send_one(self, row: Row, chosen: int | None, sequence: int | None) -> Where:
         """Append one record, here; the threads that do so at once share a sync."""
         self.check_open()
-        partition = self.router.place_one(row, chosen)
-        return Where(partition, self.partitions[partition].append_one(row, self.whose(sequence)))
+        whose = self.whose(sequence)
+        partition = self.router.place_one(row, chosen, sequence)
+        return Where(partition, self.partitions[partition].append_one(row, whose))
 
     def send_all(self, columns: Columns, chosen: Any) -> Sent:
         """Append records, those of different partitions at once."""

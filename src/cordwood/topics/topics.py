@@ -405,8 +405,8 @@ class Producer:
         sending = self._sending
         sending.check_open()
         row = checked_row(value, key, headers, timestamp_us)
-        number = sending.router.place_one(row, partition)
         whose = sending.whose(sequence)
+        number = sending.router.place_one(row, partition, sequence)
         return Where(number, await sending.partitions[number].append_one_async(row, whose))
 
     async def send_many(
