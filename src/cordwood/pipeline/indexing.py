@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyroaring import BitMap
 
-from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
@@ -135,6 +135,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
     result_type = Indexed
 
     _start = _limit = 0
+    _began_s = 0.0
     _ancestors: tuple[Ancestor, ...] = ()
     _engine: IndexEngine | None = None
     _pin: Pin | None = None
@@ -157,6 +158,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
 
     async def plan(self, engine: Engine) -> list[IndexUnit]:
         """What came since the mark."""
+        self._began_s = SYSTEM_CLOCK.monotonic_s()
         return [
             IndexUnit(
                 fragments=group,
@@ -302,7 +304,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
                 marks={self.mark: str(self._limit).encode()},
                 expected={self.mark: None if raw is None else str(self._start).encode()},
             )
-            number = engine.home.commit(visit, draft, Files({}, {}))
+            number = engine.home.commit(visit, draft, Files({}, {}, self._began_s))
         return number, sum(map(len, gone.values()))
 
     def _alone(self, engine: IndexEngine, number: int) -> Snapshot:

@@ -146,11 +146,12 @@ def _from_frame(frame: DataFrame, engine: IndexEngine, build: str, version: int)
         if before is not None and int(before) >= version:
             return BuildReport(is_repeated=True)
         marks, expected = {mark: str(version).encode()}, {mark: before}
+    began_s = SYSTEM_CLOCK.monotonic_s()
     with staging(engine) as stage:
         rows = frame.mapInArrow(_builder(stage), _PARTS).collect()
         parts = [Part(row.segment, row.documents, row.size_bytes, row.path) for row in rows]
         try:
-            number = commit_parts(engine, parts, marks=marks, expected=expected)
+            number = commit_parts(engine, parts, marks=marks, expected=expected, since_s=began_s)
         except UncertainError:
             raise
         except ConflictError:

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from cordwood import Collection, Store
+from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import StateError
 from cordwood.index.engine import Engine
-from cordwood.pipeline import indexing
+from cordwood.pipeline import indexing, merging
 from cordwood.pipeline.indexing import IndexLog
 from cordwood.pipeline.merging import MergeIndex, MergeSettings
 from cordwood.store.memory import MemoryStore
@@ -205,6 +206,26 @@ async def test_what_was_collected_by_force_is_said_by_all(scene, is_marked):
     for ask in asked:
         with pytest.raises(StateError, match=r"begins at 12.*what lies between was collected"):
             await ask()
+    for user in (scene.slow, scene.quick):
+        await user.close()
+
+
+@pytest.mark.parametrize("step", [indexing, merging])
+async def test_a_compaction_that_took_days_is_begun_again(scene, monkeypatch, step):
+    """What it uploaded at first may be gone by now: it is not committed."""
+    await scene.slow.compact("local")
+    for number in range(9):
+        await scene.slow.delete(b"%d" % number)
+    with monkeypatch.context() as patched:
+        began = HandClock()
+        began.us = int((SYSTEM_CLOCK.monotonic_s() - 86_401) * 1e6)
+        patched.setattr(step, "SYSTEM_CLOCK", began)
+        with pytest.raises(StateError, match="uploaded more than a day ago"):
+            await scene.slow.compact("local")
+    assert {b"9"} == set(await scene.slow.match("word"))
+    await scene.slow.compact("local")
+    assert {b"9"} == set(await scene.quick.match("word"))
+    assert (await scene.quick.check()).ok
     for user in (scene.slow, scene.quick):
         await user.close()
 
