@@ -31,6 +31,9 @@ _COLUMNS = {
     "partition": pa.int64(),
 }
 _FIELDS = frozenset({*_COLUMNS, "value_base64", "key_base64", "headers_base64"})
+_GIVEN = frozenset({"offset"})
+"""What a consumer prints as well, and the topic gives anew."""
+_NUMBER_LIMIT = 1 << 63
 
 
 class Block(msgspec.Struct):
@@ -128,7 +131,14 @@ def _of_parquet(file: IO[bytes]) -> Iterator[Block]:
         raise InvalidInputError(f"this is no Parquet file: {error}") from error
     names = [name for name in source.schema_arrow.names if name in _COLUMNS]
     done = 0
-    for batch in source.iter_batches(BLOCK_LINES, columns=names):
+    batches = source.iter_batches(BLOCK_LINES, columns=names)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInputError(f"the Parquet file is damaged: {error}") from error
+        if batch is None:
+            return
         done += batch.num_rows
         yield Block(pa.Table.from_batches([batch]), done)
 
@@ -143,7 +153,7 @@ def _of_line(line: bytes, separator: str | None) -> dict[str, Any]:
 def _of_json(line: bytes, number: int) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
-        if not isinstance(found, dict) or not set(found) <= _FIELDS:
+        if not isinstance(found, dict) or not set(found) <= _FIELDS | _GIVEN:
             raise InvalidInputError(f"it is an object with some of {', '.join(sorted(_FIELDS))}")
         row: dict[str, Any] = {}
         for name in ("value", "key"):
@@ -158,14 +168,22 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
             row["headers"] = list(headers.items())
         for name in ("timestamp_us", "partition"):
             if found.get(name) is not None:
-                row[name] = int(found[name])
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                row[name] = _number(name, found[name])
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidInputError(
             f"line {number} is no record: {error}",
             hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '
             'go into "value_base64", "key_base64" and "headers_base64"',
         ) from error
     return row
+
+
+def _number(name: str, value: Any) -> int:
+    number = int(value)
+    is_whole = not isinstance(value, float) or number == value
+    if not is_whole or not -_NUMBER_LIMIT <= number < _NUMBER_LIMIT:
+        raise ValueError(f"its {name} is {value!r}")
+    return number
 
 
 def _bytes(value: Any) -> bytes:

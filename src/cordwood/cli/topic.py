@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from cordwood.base.errors import (
+    AlreadyExistsError,
     CordwoodError,
     CordwoodWarning,
     CorruptionError,
@@ -80,6 +81,7 @@ def create(
     *,
     properties: tuple[str, ...],
     retention_s: float | None,
+    exist_ok: bool,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -87,14 +89,22 @@ def create(
     pairs = [one.partition("=") for one in properties]
     if wrong := [name for name, found, _ in pairs if not found]:
         raise InvalidInputError(f"property {wrong[0]!r} has no value", hint="write name=value")
+    names, is_new = _names(topic), True
     with Topics(place) as topics:
-        topics.create(
-            *_names(topic),
-            properties={name: value for name, _, value in pairs},
-            retention_s="default" if retention_s is None else retention_s or None,
-            **how,
-        )
-    say({"created": topic}, f"created {topic}", as_json=as_json)
+        try:
+            topics.create(
+                *names,
+                properties={name: value for name, _, value in pairs},
+                retention_s="default" if retention_s is None else retention_s or None,
+                **how,
+            )
+        except AlreadyExistsError:
+            # Or its id is another's.
+            if not exist_ok or names not in topics.list(names[0]):
+                raise
+            is_new = False
+    words = f"created {topic}" if is_new else f"{topic} exists already"
+    say({"created": is_new, "topic": topic}, words, as_json=as_json)
 
 
 @topic.command("list")
@@ -170,9 +180,12 @@ def produce(
 ) -> None:
     """Send the records of FILE (or standard input) to a topic.
 
-    JSON: {"value": "…", "key": "…", "headers": {…}, "timestamp_us": …, "partition": …}. Parquet:
-    the columns of these names. After a failure the command says how much of FILE was sent.
+    JSON: {"value": "…", "key": "…", "headers": {…}, "timestamp_us": …, "partition": …}, and what
+    else consume prints. Parquet: the columns of these names. After a failure the command says how
+    much of FILE was sent.
     """
+    if separator == "":
+        raise InvalidInputError("the separator is empty", hint="leave it away: lines have no keys")
     sent, lines = 0, 0
     with Topics(place) as topics, topics.producer(*_names(topic)) as producer:
         try:

@@ -278,6 +278,11 @@ def open_whatever(disk: Disk, folder: str, base: int) -> tuple[Extent, Corruptio
         return Extent(disk.open(path, write=False), path, Head(UNKNOWN, base, 0)), error
 
 
+def missing_extent(folder: str, base: int) -> CorruptionError:
+    """The error for an extent that has to be there, and is not."""
+    return damage(f"{folder}/{name_of(base)}", 0, "it is missing")
+
+
 def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: str) -> Extent:
     """A new extent, empty, its name on stable storage; from the file `spare`, if that is there."""
     path = f"{folder}/{name_of(head.base)}"

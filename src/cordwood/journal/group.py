@@ -115,7 +115,17 @@ class Group(Generic[T, R]):
             await loop.run_in_executor(None, self._work_once)
         if not self._is_driven:
             self._is_driven = True
-            loop.run_in_executor(None, self._drive)
+            try:
+                loop.run_in_executor(None, self._drive)
+            except BaseException:
+                # This loop ends, and has no threads any more: others do without it, and it without
+                # what it handed in.
+                with self._mutex:
+                    self._is_driven = False
+                    if ticket in self._waiting:
+                        self._waiting.remove(ticket)
+                        self._waiting_bytes -= ticket.size_bytes
+                raise
         return await asyncio.shield(ticket.future)
 
     def _drive(self) -> None:

@@ -45,13 +45,22 @@ from cordwood.journal.extent import (
     Head,
     base_of,
     make_extent,
-    name_of,
+    missing_extent,
     open_extent,
     open_whatever,
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, read_mark, with_mark, write_mark
+from cordwood.journal.mark import (
+    SLOT_BYTES,
+    Mark,
+    encoded,
+    read_mark,
+    seen_mark,
+    with_mark,
+    write_mark,
+)
+from cordwood.journal.turning import Turning
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
@@ -131,7 +140,7 @@ class Journal:
                 except OSError as error:
                     if error.errno not in READ_ONLY:
                         raise
-                    return self._surveyed(None, write=False)[0]
+                    return self._looked()
             return self._read_mark() or self._lost()
 
     def turn(self) -> Turning:
@@ -223,6 +232,8 @@ class Journal:
                     self._seen = None
             self._depth += 1
         except BaseException:
+            if self._depth == 0 and self._tail_file is not None:
+                self._tail_file.unlock()  # What failed may have been behind it.
             self._mutex.release()
             raise
 
@@ -332,6 +343,16 @@ class Journal:
             self._is_recovered = True
         return mark or self._lost()
 
+    def _looked(self) -> Mark:
+        """How far it goes, by who may not write: what others have not synced yet counts as well."""
+        known = None
+        with suppress(OSError):
+            known = seen_mark(self.disk, f"{self.folder}/{TAIL}")
+        mark, extent = self._surveyed(known, write=False)
+        if extent is not None:
+            extent.close()
+        return mark
+
     def _settle(self, known: Mark | None, extent: Extent) -> None:
         """Bring what was found in the newest extent, and its name, to stable storage."""
         try:
@@ -440,43 +461,6 @@ class Journal:
         if self._extent is not None and self._extent is not extent:
             self._extent.close()
         self._extent = extent
-
-
-def missing_extent(folder: str, base: int) -> CorruptionError:
-    """The error for an extent that has to be there, and is not."""
-    return frames.damage(f"{folder}/{name_of(base)}", 0, "it is missing")
-
-
-class Turning:
-    """A `with` block in which one may append. Not a generator: it is entered with every commit."""
-
-    __slots__ = ("_journal", "_turn")
-
-    def __init__(self, journal: Journal) -> None:
-        """Made by `Journal.turn`."""
-        self._journal = journal
-        self._turn: Turn | None = None
-
-    def __enter__(self) -> Turn:
-        try:
-            self._journal.lock()
-            try:
-                self._turn = turn = self._journal.begin_turn()
-            except BaseException:
-                self._journal.unlock()
-                raise
-        except OSError as error:
-            raise self._journal.error("append to", error) from error
-        return turn
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            if isinstance(error, Exception) and self._turn is not None:
-                self._turn.undo()
-        finally:
-            self._journal.unlock()
-        if isinstance(error, OSError):
-            raise self._journal.error("append to", error) from error
 
 
 class Turn:

@@ -23,7 +23,7 @@ import xxhash
 
 from cordwood.journal.frames import Tail
 from cordwood.store.api import Buffer
-from cordwood.store.disk import File
+from cordwood.store.disk import Disk, File
 
 _MARK = struct.Struct("<11Q")
 _SUM = struct.Struct("<Q")
@@ -108,6 +108,15 @@ def read_mark(file: File) -> Mark | None:
         if all(found) or data == before:
             return max((mark for mark in found if mark is not None), default=None)
     return None
+
+
+def seen_mark(disk: Disk, path: str) -> Mark | None:
+    """The same by who has not opened the file, and may only read."""
+    file = disk.open(path, write=False)
+    try:
+        return read_mark(file)
+    finally:
+        file.close()
 
 
 def _decoded(data: Buffer) -> Mark | None:

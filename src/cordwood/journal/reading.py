@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from cordwood.base.errors import CollectedError, CorruptionError
-from cordwood.journal.extent import END, Extent, RecycledError, open_extent
+from cordwood.journal.extent import END, Extent, RecycledError, missing_extent, open_extent
 from cordwood.journal.frames import Frame, Tail, behind, damage
-from cordwood.journal.journal import Journal, missing_extent
+from cordwood.journal.journal import Journal
 from cordwood.journal.mark import Mark
 
 READ_BYTES = 4 << 20

@@ -29,6 +29,7 @@ from cordwood.spark.options import Frozen, ReadOptions, parse
 from cordwood.spark.pins import KeptPin, release_all
 from cordwood.spark.plan import find, freeze, in_turns
 from cordwood.spark.schema import ALL, FRAGMENTS
+from cordwood.spark.session import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,7 @@ def read_log(
         NotFoundError: there is no such log.
         CollectedError: `start` has been collected.
     """
+    check_session(spark)
     given = _given(url, start, end, options)
     asked = parse(given)
     schema = _projection(columns, asked) if columns is not None else schema_of(given)
@@ -135,7 +137,7 @@ def _text(value: Any) -> str:
 
 def _projection(columns: Sequence[str], asked: ReadOptions) -> StructType:
     known = {f.name: f for f in (FRAGMENTS.fields if asked.view == "fragments" else ALL)}
-    if isinstance(columns, str) or not columns or not set(columns) <= set(known):
+    if type(columns) not in {list, tuple} or not columns or not set(columns) <= set(known):
         raise InvalidInputError(
             f"columns {columns!r} cannot be read", hint=f"give a list of {', '.join(known)}"
         )

@@ -86,7 +86,7 @@ class Topics:
 
     def list(self, namespace: str | None = None) -> Sequence[tuple[str, str]]:
         """All topics, by namespace and name."""
-        return self._engine.home.topics(namespace)
+        return self._engine.topics(namespace)
 
     def describe(self, namespace: str | int, topic: str | int) -> TopicState:
         """What a topic is, and what it holds."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import compress
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from cordwood.base.clock import Clock
 from cordwood.base.errors import (
     Code,
     CollectedError,
+    ConflictError,
     CordwoodWarning,
     CorruptionError,
     InvalidInputError,
@@ -198,6 +200,16 @@ class Consuming:
             lambda partition: self._begin(partition, committed.get(partition)), fresh
         )
         self._scans.update(zip(fresh, begun, strict=True))
+        if self._start == "newest" and self._known is None and self._member is not None:
+            # What comes from now on is the group's, also if this member dies before it commits.
+            self._remember({one: self._scans[one].offset for one in fresh if one not in committed})
+
+    def _remember(self, first: dict[int, int]) -> None:
+        assert self._member is not None
+        with suppress(ConflictError):  # Then it is another's by now, who does the same.
+            if first:
+                self._member.commit(first)
+                self._committed.update(first)
 
     def done(self, partition: int, offset: int) -> None:
         """All records of a partition before this one were handed out."""

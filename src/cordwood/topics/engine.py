@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -183,6 +183,12 @@ class Engine:
             name = config.namespace, config.topic
             if not exist_ok or name not in self.home.topics(config.namespace):
                 raise
+
+    def topics(self, namespace: str | None) -> Sequence[tuple[str, str]]:
+        """All topics, or those of a namespace."""
+        if namespace is not None:
+            check_name("namespace", namespace)
+        return self.home.topics(namespace)
 
     def names(self, namespace: str | int, topic: str | int) -> tuple[str, str]:
         """The names of a topic, of which the ids may be given instead.
@@ -438,8 +444,9 @@ class Sending:
     def send_one(self, row: Row, chosen: int | None, sequence: int | None) -> Where:
         """Append one record, here; the threads that do so at once share a sync."""
         self.check_open()
-        partition = self.router.place_one(row, chosen)
-        return Where(partition, self.partitions[partition].append_one(row, self.whose(sequence)))
+        whose = self.whose(sequence)
+        partition = self.router.place_one(row, chosen, sequence)
+        return Where(partition, self.partitions[partition].append_one(row, whose))
 
     def send_all(self, columns: Columns, chosen: Any) -> Sent:
         """Append records, those of different partitions at once."""
@@ -449,7 +456,7 @@ class Sending:
             found = [self.partitions[parts[0][0]].append(columns)]
         else:
             work = [
-                self._worker(number).submit(self.partitions[number].append, columns.take(rows))
+                self._submit(number, self.partitions[number].append, columns.take(rows))
                 for number, rows in parts
             ]
             found = [one.result() for one in work]
@@ -485,15 +492,18 @@ class Sending:
                 "the producer was opened before this process was forked", hint="open another"
             )
 
-    def _worker(self, partition: int) -> ThreadPoolExecutor:
-        """The thread that owns a partition."""
+    def _submit(
+        self, partition: int, append: Callable[[Columns], Offsets], columns: Columns
+    ) -> Future[Offsets]:
+        """Let the thread that owns a partition append."""
         owner = self.router.owners[partition]
         with self._mutex:
+            self.check_open()  # Somebody may have closed it since.
             worker = self._workers[owner]
             if worker is None:
                 worker = ThreadPoolExecutor(1, f"cordwood-topics-{owner}")
                 self._workers[owner] = worker
-            return worker
+            return worker.submit(append, columns)
 
 
 def config_of(

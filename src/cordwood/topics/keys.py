@@ -12,9 +12,9 @@ from typing import NamedTuple
 from cordwood.base.clock import Entropy
 from cordwood.base.errors import Code, CordwoodError, StoreError
 from cordwood.base.forks import starts_over
-from cordwood.journal.extent import Extent, RecycledError, open_whatever
+from cordwood.journal.extent import Extent, RecycledError, missing_extent, open_whatever
 from cordwood.journal.frames import Tail
-from cordwood.journal.journal import Journal, missing_extent
+from cordwood.journal.journal import Journal
 from cordwood.journal.locks import Locks
 from cordwood.journal.mark import Mark
 from cordwood.topics.indexing import Indexing

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
     CollectedError,
+    ConflictError,
     CordwoodError,
     CorruptionError,
     LimitError,
@@ -294,9 +295,13 @@ class LocalPartition:
         now_us = self._clock.now_us()
         producer = tickets[0].item.producer
         if producer is not None:
-            found = self._sequences.offset_of(producer)
+            try:
+                found = self._sequences.offset_of(producer)
+            except ConflictError as error:
+                tickets[0].fail(error)  # Its own: what others hand in has nothing to do with it.
+                return
             if found is not None:
-                tickets[0].succeed(found)
+                written.append((tickets[0], found))  # Perhaps in this turn, and not yet durable.
                 return
         alone = tickets[0].item.rows
         if len(tickets) == 1 and isinstance(alone, Row) and not alone.headers:

@@ -6,9 +6,10 @@ that. Times come from producers, and from clocks that may be wrong, so:
 
 *  A record with an old time is old as soon as it is appended.
 *  A record from the future cannot have been appended later than its extent was full: then counts
-   when the next extent was made, if that is earlier. In the newest extent of a partition it counts
-   as it is, so a topic is not given up before that time.
-*  A clock that jumps back makes everything younger: nothing goes before its time.
+   when the next extent was made, as long as its own time has not come. In the newest extent of a
+   partition it counts as it is, so a topic is not given up before that time.
+*  A clock that jumps back makes everything younger: nothing goes before its time. When an extent
+   was made while it was back counts for nothing.
 *  One that stays behind another's extent ends the search: what is behind a young extent stays, so
    that a partition never has holes.
 """
@@ -23,7 +24,7 @@ import msgspec
 
 from cordwood.journal.extent import END, Extent, name_of, open_whatever
 from cordwood.journal.journal import SPARE, TAIL, Journal
-from cordwood.journal.mark import Mark, read_mark
+from cordwood.journal.mark import Mark, seen_mark
 from cordwood.store.disk import Disk
 from cordwood.topics.config import TopicConfig
 
@@ -79,8 +80,8 @@ def is_past(time_us: int, period_s: float, now_us: int) -> bool:
     return time_us + period_s * 1e6 < now_us
 
 
-def pieces_of(journal: Journal, mark: Mark) -> list[Piece]:
-    """The extents of a journal, in order; no record is newer than the extent behind its own."""
+def pieces_of(journal: Journal, mark: Mark, now_us: int) -> list[Piece]:
+    """The extents of a journal, in order; one from the future is as old as the one behind it."""
     found: list[Piece] = []
     behind_us: int | None = None
     for base in reversed([base for base in journal.bases() if base <= mark.base]):
@@ -93,7 +94,9 @@ def pieces_of(journal: Journal, mark: Mark) -> list[Piece]:
                     newest_us = _newest_us(extent) if damage is None else FOREVER_US
             finally:
                 extent.close()
-            if behind_us is not None:
+            # One that was made before this one was made while the clock was back: it says nothing.
+            is_future = newest_us > now_us
+            if is_future and behind_us is not None and behind_us >= extent.head.created_us:
                 newest_us = min(newest_us, behind_us)
             if damage is None:
                 behind_us = extent.head.created_us
@@ -105,7 +108,7 @@ def retain(journal: Journal, config: TopicConfig, number: int, now_us: int) -> R
     """Delete what a partition does not keep."""
     mark = journal.newest()
     with journal.told("retain"):
-        pieces = pieces_of(journal, mark)
+        pieces = pieces_of(journal, mark, now_us)
         count = expired(
             pieces,
             now_us=now_us,
@@ -123,11 +126,7 @@ def has_expired(journal: Journal, config: TopicConfig, now_us: int) -> bool:
     if config.retention_s is None or not is_past(config.created_us, config.retention_s, now_us):
         return False
     with journal.told("retain"):
-        file = journal.disk.open(f"{journal.folder}/{TAIL}", write=False)
-        try:
-            mark = read_mark(file)
-        finally:
-            file.close()
+        mark = seen_mark(journal.disk, f"{journal.folder}/{TAIL}")
         if mark is None or len(journal.bases()) > 1:
             return False
     return is_past(mark.newest_us, config.retention_s, now_us)

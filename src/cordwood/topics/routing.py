@@ -32,8 +32,8 @@ class Router:
         self.owners: list[int] = jump(np.array(ids, np.uint64), workers).tolist()
         """The worker of each partition."""
 
-    def place_one(self, row: Row, chosen: int | None) -> int:
-        """The partition of a record.
+    def place_one(self, row: Row, chosen: int | None, sequence: int | None = None) -> int:
+        """The partition of a record; the same each time for one that has a sequence number.
 
         Raises:
             InvalidInputError: as below.
@@ -46,7 +46,7 @@ class Router:
         if chosen is not None:
             return self._checked(chosen)
         if row.key is None or self._config.partitions == 1:
-            return self._next()
+            return self._next() if sequence is None else sequence % self._config.partitions
         return partition_of(row.key, self._config.partitions)
 
     def place(self, columns: Columns, chosen: Any = None) -> npt.NDArray[np.int64]:

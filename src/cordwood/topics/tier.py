@@ -185,7 +185,8 @@ class TieredPartition(LocalPartition):
     def retain(self) -> int:
         """Let go of what is too old or too much, there and here; how many records went."""
         gone = self.far.retain()
-        self._drop(self.far.bounds().next)
+        there = self.far.bounds()
+        self._drop(there.next, there.oldest)
         return gone
 
     def close(self) -> None:
@@ -324,14 +325,14 @@ class TieredPartition(LocalPartition):
             self._delay_s = min(2 * self._delay_s, UPLOAD_MAX_S)
             self._upload_soon()
 
-    def _drop(self, uploaded: int) -> None:
-        """Delete extents that are on the store and old enough, the oldest first."""
+    def _drop(self, uploaded: int, gone: int = 0) -> None:
+        """Delete extents that are on the store and old enough, or gone there; the oldest first."""
         keep_s = self.config.local_retention_s
         if keep_s is None:
             keep_s = self.config.retention_s
-        if keep_s is None:
+        if keep_s is None and not gone:
             return
-        since_us = self._clock.now_us() - int(keep_s * 1_000_000)
+        since_us = -1 if keep_s is None else self._clock.now_us() - int(keep_s * 1_000_000)
         with self.journal.told("delete"):
             old = [base for base, after in pairwise(self.journal.bases()) if after <= uploaded]
             if not old:
@@ -341,7 +342,7 @@ class TieredPartition(LocalPartition):
                     extent, damage = open_whatever(self.journal.disk, self.journal.folder, after)
                     extent.close()
                     is_old = damage is None and extent.head.created_us <= since_us
-                    if after > uploaded or not is_old:
+                    if after > uploaded or not (is_old or after <= gone):
                         return
                     self.journal.disk.unlink(f"{self.journal.folder}/{base}.wal")
                     # One by one: no later one may be gone while an earlier one is back.
@@ -393,7 +394,7 @@ class TieredScanning:
     def __init__(self, partition: TieredPartition, offset: int) -> None:
         """No I/O."""
         self._partition = partition
-        self._near = LocalScanning(partition.journal, offset)
+        self._near = LocalScanning(partition.journal, offset, partition.flush_late)
         self._far: LoggedScanning | None = None
         self.offset = offset
 

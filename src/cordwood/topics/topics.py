@@ -141,7 +141,7 @@ class Topics:
 
     async def list(self, namespace: str | None = None) -> Sequence[tuple[str, str]]:
         """All topics, by namespace and name, in order."""
-        return await asyncio.to_thread(self._engine.home.topics, namespace)
+        return await asyncio.to_thread(self._engine.topics, namespace)
 
     async def describe(self, namespace: str | int, topic: str | int) -> TopicState:
         """What a topic is, and what it holds.
@@ -405,8 +405,8 @@ class Producer:
         sending = self._sending
         sending.check_open()
         row = checked_row(value, key, headers, timestamp_us)
-        number = sending.router.place_one(row, partition)
         whose = sending.whose(sequence)
+        number = sending.router.place_one(row, partition, sequence)
         return Where(number, await sending.partitions[number].append_one_async(row, whose))
 
     async def send_many(

@@ -59,6 +59,48 @@ def test_json_goes_in_and_comes_out(run, place):
     assert (None, "k") == (found[3]["value"], found[3]["key"])
 
 
+def test_what_is_consumed_can_be_produced_again(run, place, tmp_path):
+    """Bytes that are no text, nulls, empty keys and headers stay as they were, both ways."""
+    with sync.Topics(place) as topics, topics.producer(*TOPIC.split("/")) as producer:
+        headers = {"bytes": b"\xff", "text": b"x", "none": b""}
+        producer.send(b"\xff\0", key=b"\xfe", headers=headers, partition=1)
+        producer.send(None, key=b"", partition=1)
+        producer.send(b"", partition=1)
+    given = run("topic", "consume", place, TOPIC, "--json")
+    lines = "\n".join(map(json.dumps, given))
+    run("topic", "consume", place, TOPIC, "-o", tmp_path / "all.parquet")
+    run("topic", "create", place, "shop/lines", "--partitions", 2, "--extent-bytes", 100_000)
+    run("topic", "produce", place, "shop/lines", "--as", "jsonl", stdin=lines)
+    assert given == run("topic", "consume", place, "shop/lines", "--json")
+    run("topic", "create", place, "shop/rows", "--partitions", 2, "--extent-bytes", 100_000)
+    run("topic", "produce", place, "shop/rows", tmp_path / "all.parquet", "--as", "parquet")
+    assert given == run("topic", "consume", place, "shop/rows", "--json")
+
+
+def test_a_topic_that_is_there_was_not_created(run, place):
+    """With leave it may be there, and that is said."""
+    words = ("topic", "create", place, TOPIC, "--exist-ok")
+    assert f"{TOPIC} exists already\n" == run(*words)
+    assert {"created": False, "topic": TOPIC} == run(*words, "--json")
+    made = run("topic", "create", place, "shop/new", "--exist-ok", "--json")
+    assert {"created": True, "topic": "shop/new"} == made
+
+
+def test_a_damaged_parquet_file_is_one_line(run, place, tmp_path):
+    """And how much of it was sent."""
+    path = tmp_path / "some.parquet"
+    table = pa.table({"value": [b"%06d" % number * 100 for number in range(40_000)]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, row_group_size=10_000)
+    data = bytearray(path.read_bytes())
+    middle = len(data) * 5 // 8
+    data[middle : middle + 100_000] = b"\xff" * 100_000
+    path.write_bytes(data)
+    words = ("topic", "produce", place, TOPIC, path, "--as", "parquet", "--json")
+    said = run(*words, code=1)
+    assert "the Parquet file is damaged" in said["message"]
+    assert 20_000 == said["records"]
+
+
 def test_parquet_goes_in_and_comes_out(run, place, tmp_path):
     """The columns that a topic knows; others are left out."""
     table = pa.table({"value": [b"a", b"b"], "key": [b"k", None], "other": [1, 2]})
@@ -168,6 +210,9 @@ def test_compaction_topics_are_asked_compacted_and_retained(run, place):
         (("produce", "wood", "shop/none"), "no topic"),
         (("delete", "wood", "shop/none"), "no topic"),
         (("lag", "wood", "shop/none", "g"), "no topic"),
+        (("list", "wood", "shop/clicks"), "cannot be the name"),
+        (("list", "wood", ".."), "cannot be the name"),
+        (("produce", "wood", TOPIC, "--separator", ""), "separator is empty"),
     ],
 )
 def test_bad_words_get_one_line(run, place, words, said):
@@ -183,12 +228,13 @@ def test_what_was_sent_before_a_failure_is_told(run, place, monkeypatch):
     said = run("topic", "produce", place, TOPIC, "--as", "jsonl", "--json", stdin=lines, code=1)
     assert (2, 2) == (said["records"], said["lines"])
     assert "line 3 is no record" in said["message"]
+    numbers = [f'{{"value": 1, "{name}": 1e300}}' for name in ("timestamp_us", "partition")]
+    others = ['{"value": 1, "partition": 0.5}', '{"value": 1, "headers_base64": {"a": "?"}}']
     for wrong in (
-        '{"values": 1}',
-        "[1]",
-        '{"value_base64": "?"}',
+        *('{"values": 1}', "[1]", '{"value_base64": "?"}', '{"headers": 1}'),
+        *numbers,
+        *others,
         '{"headers_base64": {"a": 1}}',
-        '{"headers": 1}',
     ):
         out = run("topic", "produce", place, TOPIC, "--as", "jsonl", stdin=wrong + "\n", code=1)
         assert "line 1 is no record" in out

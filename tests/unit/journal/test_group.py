@@ -141,3 +141,28 @@ def test_tasks_do_not_block_their_loop():
 
     assert [4] * 5 == asyncio.run(main())
     assert len(work.rounds) < 50
+
+
+def test_a_loop_that_has_no_threads_any_more_does_not_keep_others_waiting():
+    """Whoever comes next does its work; what failed is not done later."""
+    done = []
+
+    def work(tickets):
+        for ticket in tickets:
+            done.append(ticket.item)
+            ticket.succeed(ticket.item)
+
+    group = Group(work)
+
+    async def late():
+        await asyncio.get_running_loop().shutdown_default_executor()
+        with pytest.raises(RuntimeError):
+            await group.call_async(1, 1)
+
+    async def next_one():
+        return await group.call_async(2, 1)
+
+    asyncio.run(late())
+    assert 0 == group.waiting_bytes
+    assert 2 == asyncio.run(next_one())
+    assert [2] == done

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+from itertools import count
 
 import pytest
 
 from cordwood.base.clock import SYSTEM_CLOCK, SeededEntropy
 from cordwood.base.errors import CollectedError, CorruptionError, LimitError, StoreError
-from cordwood.journal.extent import FRAMES_AT
-from cordwood.journal.journal import Journal
+from cordwood.journal.extent import FRAMES_AT, Extent
+from cordwood.journal.journal import WAITS_AT, Journal
 from cordwood.journal.reading import Reading
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
 
@@ -280,6 +281,70 @@ def test_what_a_sync_failed_for_is_not_taken_for_durable(way, failures):
         disk.revive(keep_locks=True)
         found = disk.power_cut(SeededEntropy(step))
         assert entries(14) == read(made(found, seed=3))
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_whoever_fails_while_it_takes_its_turn_lets_others_have_theirs(monkeypatch, calls):
+    """It holds no lock afterwards: in reading the tail, or in saying that it waits."""
+    disk = disk_with_folder()
+    journal, other = made(disk), made(disk, seed=2)
+    append(journal, b"a")
+    append(other, b"b")
+    tail = journal._tail()
+
+    def failing(call, after):
+        made_calls = count(1)
+
+        def called(*args):
+            if next(made_calls) >= after:
+                raise OSError(errno.EIO, "it failed")
+            return call(*args)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        if calls == 1:
+            patched.setattr(tail, "read", failing(tail.read, 1))
+        else:
+            patched.setattr(tail, "read", lambda *_: bytes(WAITS_AT) + b"\1")
+            patched.setattr(tail, "write", failing(tail.write, calls - 1))
+        with pytest.raises(StoreError):
+            append(journal, b"c")
+    assert other._tail().try_lock()
+    other._tail().unlock()
+    assert 2 == append(other, b"c") == append(journal, b"d") - 1
+
+
+def test_one_who_may_only_read_does_not_read_all_of_an_extent_to_find_its_end(monkeypatch):
+    """It follows what others append, and reads what is new."""
+    disk = disk_with_folder()
+    journal = made(disk, size=1 << 20)
+    append(journal, *[bytes(1000)] * 500)
+    reader = made(disk, size=1 << 20)
+    opened = disk.open
+
+    def refused(path, *, create=False, write=True):
+        if create or write:
+            raise PermissionError(errno.EACCES, "no", path)
+        return opened(path, write=write)
+
+    starts = []
+    whole_from = Extent.whole_from
+
+    def noted(extent, tail):
+        starts.append(tail.end)
+        return whole_from(extent, tail)
+
+    monkeypatch.setattr(Extent, "whole_from", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "open", refused)
+        assert 500 == reader.newest().synced_number
+    append(journal, b"more")
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "open", refused)
+        assert 501 == reader.newest().synced_number
+        assert min(starts) > 400_000
+        assert [b"more"] == read(reader, 500)
 
 
 def test_damage_at_every_byte_is_named_and_never_gives_wrong_entries():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time  # noqa: TID251 - sets the zone of this process
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+import cordwood
 from cordwood import InvalidInputError, NotFoundError, sync
 from cordwood.spark import writing
 from cordwood.spark.options import Frozen, Place, parse
@@ -180,3 +182,23 @@ def test_uploads_of_uneven_records():
     assert max(table.nbytes for table in tables) < 2 * 100_000
     assert sizes * 2 == [len(body) for table in tables for body in table["body"].to_pylist()]
     assert len(tables) < 60
+
+
+def test_what_is_no_session(tmp_path):
+    """It is told before anything is read, made or pinned."""
+    url = str(tmp_path / "wood" / "orders")
+    for spark in (None, url, object()):
+        for call in (
+            lambda spark: cordwood.spark.read_log(spark, url),
+            lambda spark: cordwood.spark.read_table(spark, url),
+            lambda spark: cordwood.spark.jobs.build_index(spark, url, tmp_path / "index"),
+        ):
+            with pytest.raises(InvalidInputError, match="spark is a SparkSession"):
+                call(spark)
+    spark = SimpleNamespace(read=None, createDataFrame=None)
+    for columns in (5, "body", [1], [], ["nothing"]):
+        with pytest.raises(InvalidInputError):
+            cordwood.spark.read_log(spark, url, columns=columns)
+    with pytest.raises(InvalidInputError, match="source is a DataFrame"):
+        cordwood.spark.jobs.build_index(spark, 5, tmp_path / "index")
+    assert [] == list(tmp_path.iterdir())

@@ -41,6 +41,23 @@ def test_a_seek_counts_at_once_within_what_was_fetched(topics):
         assert [] == list(consumer)
 
 
+def test_a_group_that_starts_at_the_newest_misses_nothing_from_then_on(topics):
+    """Also if its first member goes without a commit, whatever comes before the next."""
+    # EVIDENCE-OF: G-93
+    how = {"group": "late", "start": "newest", "timeout_s": 0}
+    with topics.consumer("shop", "clicks", **how) as consumer:
+        assert [] == list(consumer)
+    assert [0] == [one.records for one in topics.lag("shop", "clicks", "late")]
+    with topics.producer("shop", "clicks") as producer:
+        producer.send_many([b"y"] * 3)
+    for turn in range(2):
+        with topics.consumer("shop", "clicks", **how) as consumer:
+            assert [*range(RECORDS, RECORDS + 3 + turn)] == [one.offset for one in consumer]
+            with topics.producer("shop", "clicks") as producer:
+                producer.send(b"z")
+    assert [5] == [one.records for one in topics.lag("shop", "clicks", "late")]
+
+
 def test_closing_ends_an_iteration(topics):
     """Quietly, in its own thread or in another; a new one is refused."""
     consumer = topics.consumer("shop", "clicks").__enter__()

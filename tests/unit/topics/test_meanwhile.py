@@ -16,7 +16,13 @@ import pytest
 
 import cordwood
 from cordwood import sync
-from cordwood.base.errors import ConflictError, CorruptionError, LimitError, NotFoundError
+from cordwood.base.errors import (
+    ConflictError,
+    CorruptionError,
+    LimitError,
+    NotFoundError,
+    StateError,
+)
 from cordwood.journal import reading
 from cordwood.journal.extent import open_extent
 
@@ -324,3 +330,34 @@ def test_a_member_of_a_group_of_a_deleted_topic_moves_no_position_of_the_next(to
     with other.consumer("shop", "clicks", group="g", timeout_s=0) as later:
         assert 9 == len(list(later))
     other.close()
+
+
+def test_a_producer_that_is_closed_while_others_send(tmp_path):
+    """They are told so, whenever it happens, and by nothing else."""
+    others = []
+    with sync.Topics(tmp_path / "wood") as topics:
+        topics.create("shop", "clicks", partitions=8, extent_bytes=1 << 16)
+        keys = [b"%d" % number for number in range(16)]
+        for _ in range(20):
+            producer = topics.producer("shop", "clicks").__enter__()
+            begun = threading.Event()
+
+            def send(producer=producer, begun=begun):
+                try:
+                    while True:
+                        producer.send_many(keys, keys=keys)
+                        begun.set()
+                except StateError:
+                    pass
+                except Exception as error:
+                    others.append(error)
+                    begun.set()
+
+            threads = [threading.Thread(target=send) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            begun.wait()
+            producer.close()
+            for thread in threads:
+                thread.join()
+    assert [] == others

@@ -20,6 +20,7 @@ from cordwood.base.errors import CollectedError, NotFoundError, StoreError
 from cordwood.journal.journal import SPARE, Journal
 from cordwood.journal.reading import Reading
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
+from cordwood.testing.handclock import HandClock
 from cordwood.topics.config import TopicConfig
 from cordwood.topics.retention import Piece, expired, has_expired, retain
 
@@ -306,6 +307,36 @@ def test_a_failure_at_every_step_is_told_and_overcome(number):
             retain(journal, CONFIG, 0, 9 * HOUR)
         retain(journal, CONFIG, 0, 9 * HOUR)
         assert expected == numbers(journal)
+
+
+@pytest.mark.parametrize("hours", [10, 50])
+def test_a_clock_that_was_back_for_a_while_makes_nothing_old(hours):
+    """Not even what is in the extent before the one that was made then, however long that took."""
+    disk = CrashDisk()
+    disk.mkdir(FOLDER)
+    clock = HandClock()
+    journal = Journal(FOLDER, disk, clock, SeededEntropy(1), extent_bytes=600)
+
+    def append_until(extents):
+        while len(journal.bases() if disk.scan(FOLDER) else ()) < extents:
+            with journal.turn() as turn:
+                turn.append([b"entry"], time_us=clock.now_us())
+                turn.sync()
+
+    append_until(1)
+    clock.pass_s(20 * 3600)
+    with journal.turn() as turn:
+        turn.append([b"young"], time_us=clock.now_us())
+        turn.sync()
+    now_us = clock.us
+    clock.us = now_us - hours * HOUR
+    append_until(2)
+    clock.us = now_us
+    append_until(5)
+    before = numbers(journal)
+    assert 0 == retain(journal, CONFIG, 0, now_us + 1).extents
+    assert before == numbers(journal)
+    assert 4 == retain(journal, CONFIG, 0, now_us + 2 * HOUR).extents
 
 
 def test_a_reader_in_an_extent_that_is_deleted_is_told():

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import cordwood
@@ -29,6 +30,7 @@ from cordwood.store.url import Store
 from cordwood.testing.crashdisk import CrashDisk, PowerCut
 from cordwood.testing.faults import Fault, FaultyStore
 from cordwood.topics import tier as tiers
+from cordwood.topics.batch import Columns, encoded
 from cordwood.topics.engine import Engine, Sending, config_of
 from cordwood.topics.folder import Folder
 from cordwood.topics.rows import checked_row
@@ -131,6 +133,40 @@ def test_what_is_uploaded_is_deleted_here_and_read_from_there(tmp_path):
     assert numbered(40) == place.there()
     batch = part(home).scan(3).take(10**9)[0]
     assert 3 == batch.column("timestamp_us")[0].as_py()
+
+
+def test_what_is_too_much_on_the_store_goes_here_as_well(tmp_path):
+    """Without a time to keep it for: else a directory would grow for ever."""
+    place = Place(tmp_path)
+    home = place.create(local_retention_s=None, retention_bytes=20_000)
+    rng = np.random.default_rng(3)
+    for _ in range(10):
+        for _ in range(10):
+            send(home, rng.bytes(1000))
+        part(home).upload()
+    before = part(home).local_bounds()
+    assert (0, 100) == before
+    assert part(home).retain() > 50
+    oldest, end = part(home).local_bounds()
+    assert 50 < oldest <= part(home).far.bounds().oldest
+    assert 100 == end == part(home).bounds().next
+
+
+def test_what_a_dead_one_did_not_flush_is_seen_by_who_reads_on(tmp_path):
+    """As in a topic without a tier."""
+    place = Place(tmp_path)
+    home = place.create(ack="flush", flush_period_s=0.002)
+    other = place.home()
+    scan = part(other).scan(0)
+    assert [] == scan.take()
+    with part(home).journal.turn() as turn:
+        payload = encoded(Columns(pa.array([b"x"], pa.binary())))
+        turn.append(payload, time_us=1)
+        turn.say()
+    found = []
+    while not found:
+        found = scan.take()
+    assert [b"x"] == found[0].column("value").to_pylist()
 
 
 def test_the_topic_on_the_store_is_read_by_anybody_and_written_by_none(tmp_path):
