@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -105,4 +106,14 @@ def _forget() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+def _wait_for_arrow() -> None:
+    """Arrow imports pandas with the first array, under a lock, perhaps in the loop's thread.
+
+    A child forked meanwhile would have the lock, and nobody to free it: wait until that is done.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if _portal is not None and arrow is not None and "pandas" in sys.modules:
+        arrow.array([])
+
+
+os.register_at_fork(before=_wait_for_arrow, after_in_child=_forget)

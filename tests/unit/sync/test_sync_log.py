@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
+import subprocess
 import sys
 import threading
 
@@ -305,3 +306,34 @@ def test_an_iterator_that_is_dropped_may_be_freed_anywhere(log):
     assert [] == heard
     with log.reader() as reader:
         assert [b"a", b"b"] == [record.body for record in reader.read()]
+
+
+def test_a_fork_while_arrow_looks_for_pandas(tmp_path):
+    """Arrow does that under a lock, with the first array, in the thread of the loop.
+
+    It is waited for before the fork; else the child would wait for ever.
+    """
+    code = f"""
+import os, signal, sys, threading
+from cordwood import sync
+log = sync.Log({str(tmp_path)!r}, "orders")
+log.create()
+def append():
+    with log.writer() as writer:
+        writer.append(b"parent")
+thread = threading.Thread(target=append)
+thread.start()
+while "pandas" not in sys.modules and thread.is_alive():
+    pass
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    with log.writer() as writer:
+        writer.append(b"child")
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+thread.join()
+assert status == 0, status
+assert sorted(r.body for r in log.reader().read()) == [b"child", b"parent"]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
