@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CollectedError, Limits, Setsum, StoreError
+from cordwood import CollectedError, InvalidInputError, Limits, Setsum, StoreError
 from cordwood.log import paths
 from cordwood.log.tree import FANOUT
 from cordwood.store.memory import MemoryStore
@@ -107,6 +107,14 @@ async def test_what_is_collected_meanwhile_is_not_missed(memory, whole, hooked, 
     assert [] == report.errors
     assert not is_first
     assert report.setsum == (await whole.state()).setsum
+
+
+async def test_behind_the_end(whole):
+    """Nothing is not taken for something that is whole."""
+    end = (await whole.state()).next_offset
+    assert (await whole.scrub(start=end)).ok
+    with pytest.raises(InvalidInputError, match="ends at"):
+        await whole.scrub(start=end + 1)
 
 
 @pytest.fixture

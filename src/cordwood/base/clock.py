@@ -39,6 +39,10 @@ class Entropy(Protocol):
         ...
 
 
+_SLEEPLESS: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""On Linux, CLOCK_MONOTONIC stands still while the machine sleeps; on macOS it does not."""
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -47,8 +51,11 @@ class SystemClock:
         return time.time_ns() // 1_000
 
     def monotonic_s(self) -> float:
-        """The machine's monotonic clock."""
-        return time.monotonic()
+        """The machine's monotonic clock, which goes on while the machine sleeps.
+
+        Others see that time pass: a lease, or an upload, is as old as they take it to be.
+        """
+        return time.monotonic() if _SLEEPLESS is None else time.clock_gettime(_SLEEPLESS)
 
 
 class SystemEntropy:

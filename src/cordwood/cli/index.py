@@ -10,7 +10,16 @@ import click
 
 from cordwood.cli.documents import batches_of
 from cordwood.cli.later import Later, LaterGroup
-from cordwood.cli.output import command, console, plain, print_json, read_progress, size, text_of
+from cordwood.cli.output import (
+    command,
+    console,
+    count_progress,
+    plain,
+    print_json,
+    read_progress,
+    size,
+    text_of,
+)
 from cordwood.cli.questions import add_questions, document_options, say
 from cordwood.sync.index import Index
 
@@ -83,7 +92,8 @@ def delete(place: str, ids: tuple[str, ...], *, as_json: bool) -> None:
 @command
 def merge(place: str, *, tiered: bool, as_json: bool) -> None:
     """Merge the segments of the index at PLACE, so that it is searched more quickly."""
-    gone = _open(place).merge(tiered=tiered)
+    with count_progress("merge", shown=not as_json) as progress:
+        gone = _open(place).merge(tiered=tiered, progress=progress)
     say({"fewer_segments": gone}, f"{gone:,} segments fewer", as_json=as_json)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from cordwood.cli.output import (
     byte_progress,
     command,
     console,
+    count_progress,
     plain,
     print_json,
     read_progress,
@@ -206,8 +207,12 @@ def read(
             if output.suffix not in {".parquet", ".jsonl"}:
                 raise InvalidInputError(f"{output}: the file's ending is .parquet or .jsonl")
             write = _write_lines if output.suffix == ".jsonl" else _write_parquet
-            with whole_file(output) as draft:
-                count = write(draft, reader.read_arrow(start, limits, stream=stream))
+            batches = reader.read_arrow(start, limits, stream=stream)
+            with (
+                count_progress("read", shown=not as_json) as advance,
+                whole_file(output) as draft,
+            ):
+                count = write(draft, _counted(batches, advance))
             if as_json:
                 print_json({"records": count, "output": str(output)})
             else:
@@ -376,9 +381,21 @@ def _print_record(record: Record, *, as_json: bool) -> None:
             "stream": record.stream,
         }
         found = {name: value for name, value in fields.items() if value is not None}
-        print_json(as_text(found, "body", "key"))
+        print_json(as_text(found, "body", "key", "headers"))
     else:
         click.echo(f"{record.offset}\t{text_of(record.body)}")
+
+
+def _counted(
+    batches: Iterable[pa.RecordBatch], advance: Callable[[int, int | None], None]
+) -> Iterator[pa.RecordBatch]:
+    """The same batches; how many there will be is not known before the last."""
+    count = 0
+    for batch in batches:
+        yield batch
+        count += batch.num_rows
+        advance(count, None)
+    advance(count, count)
 
 
 def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
@@ -386,9 +403,9 @@ def _write_lines(output: Path, batches: Iterable[pa.RecordBatch]) -> int:
     with output.open("w", encoding="utf-8") as file:
         for batch in batches:
             for found in batch.to_pylist():
-                row = as_text(found, "body", "key")
-                if row.get("headers") is not None:
-                    row["headers"] = {h["name"]: text_of(h["value"]) for h in row["headers"]}
+                if found.get("headers") is not None:
+                    found["headers"] = {h["name"]: h["value"] for h in found["headers"]}
+                row = as_text(found, "body", "key", "headers")
                 file.write(msgspec.json.encode(row).decode() + "\n")
             count += batch.num_rows
     return count

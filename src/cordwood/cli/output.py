@@ -196,10 +196,10 @@ def read_progress(
 
 
 @contextmanager
-def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+def count_progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
     """A bar over a number of things on a terminal; silence elsewhere.
 
-    Call the result with how many are done, and how many there are.
+    Call the result with how many are done, and how many there are, if that is known.
     """
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -247,17 +247,31 @@ def size(num_bytes: float) -> str:
 
 
 def as_text(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """A row for JSON: bytes of these names as text; what is no text as `name_base64`."""
+    """A row for JSON: bytes of these names as text; what is no text as `name_base64`.
+
+    Of a mapping to bytes, such as headers, each value by itself.
+    """
     shown = dict(row)
     for name in names:
         data = shown.get(name)
-        if data is None:
-            continue
-        try:
+        if isinstance(data, Mapping):
+            shown[name] = {of: value.decode() for of, value in data.items() if _is_text(value)}
+            others = {of: value for of, value in data.items() if not _is_text(value)}
+            if others:
+                shown[f"{name}_base64"] = {of: b64encode(v).decode() for of, v in others.items()}
+        elif data is not None and _is_text(data):
             shown[name] = data.decode()
-        except UnicodeDecodeError:
+        elif data is not None:
             shown[f"{name}_base64"] = b64encode(shown.pop(name)).decode()
     return shown
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def text_of(body: bytes) -> str:

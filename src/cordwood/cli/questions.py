@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from cordwood.cli.documents import show_hits, show_ids
-from cordwood.cli.output import command, print_json
+from cordwood.cli.output import byte_progress, command, print_json
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -63,8 +63,8 @@ def add_questions(group: click.Group, opened: Callable[[str], Any], place: str) 
     @command
     def check(at: str, *, as_json: bool) -> None:
         """Read all of it, and compare its parts."""
-        with opened(at) as named:
-            report = named.check()
+        with opened(at) as named, byte_progress("check", 0, shown=not as_json) as progress:
+            report = named.check(progress)
         if as_json:
             print_json({"ok": report.ok} | asdict(report))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -161,11 +161,11 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
                 row[name] = _bytes(found[name])
             elif found.get(f"{name}_base64") is not None:
                 row[name] = b64decode(found[f"{name}_base64"], validate=True)
-        headers = [(name, _bytes(value)) for name, value in (found.get("headers") or {}).items()]
+        headers = {name: _bytes(value) for name, value in (found.get("headers") or {}).items()}
         for name, text in (found.get("headers_base64") or {}).items():
-            headers.append((name, b64decode(text, validate=True)))
+            headers[name] = b64decode(text, validate=True)
         if headers:
-            row["headers"] = headers
+            row["headers"] = list(headers.items())
         for name in ("timestamp_us", "partition"):
             if found.get(name) is not None:
                 row[name] = _number(name, found[name])
@@ -173,7 +173,7 @@ def _of_json(line: bytes, number: int) -> dict[str, Any]:
         raise InvalidInputError(
             f"line {number} is no record: {error}",
             hint='write {"value": "…", "key": "…", "headers": {"…": "…"}}; bytes that are no text '
-            'go into "value_base64" and "key_base64"',
+            'go into "value_base64", "key_base64" and "headers_base64"',
         ) from error
     return row
 
@@ -202,13 +202,4 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def _object(row: dict[str, Any]) -> dict[str, Any]:
     """A record as JSON: text where it is text."""
-    texts, others = {}, {}
-    for name, value in row["headers"].items():
-        try:
-            texts[name] = value.decode()
-        except UnicodeDecodeError:
-            others[name] = b64encode(value).decode()
-    shown = as_text(row, "key", "value") | {"headers": texts}
-    if others:
-        shown["headers_base64"] = others
-    return shown
+    return as_text(row, "key", "value", "headers")

@@ -11,7 +11,17 @@ import pyarrow.parquet as pq
 from rich.table import Table as Drawing
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import as_text, command, console, print_json, size, text_of, whole_file
+from cordwood.cli.output import (
+    as_text,
+    byte_progress,
+    command,
+    console,
+    count_progress,
+    print_json,
+    size,
+    text_of,
+    whole_file,
+)
 from cordwood.pipeline.columns import SCHEMA
 from cordwood.sync import Table
 
@@ -60,11 +70,17 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
     if output is not None:
         if output.suffix != ".parquet" or limit is not None:
             raise InvalidInputError(f"{output}: a .parquet file gets all rows")
-        with whole_file(output) as draft, pq.ParquetWriter(draft, SCHEMA) as writer:
+        total = sum(file.rows for file in named.files())
+        with (
+            count_progress("read", shown=not as_json) as advance,
+            whole_file(output) as draft,
+            pq.ParquetWriter(draft, SCHEMA) as writer,
+        ):
             count = 0
             for part in named.scan():
                 writer.write_table(part)
                 count += part.num_rows
+                advance(count, total)
         if as_json:
             print_json({"rows": count, "output": str(output)})
         else:
@@ -78,10 +94,10 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
             if as_json:
                 row["timestamp"] = row["timestamp"].isoformat()
                 headers = row.pop("headers")
-                named_headers = {h["name"]: text_of(h["value"]) for h in headers or ()}
+                named_headers = {h["name"]: h["value"] for h in headers or ()}
                 found = row | {"headers": named_headers if headers is not None else None}
                 kept = {name: value for name, value in found.items() if value is not None}
-                print_json(as_text(kept, "body", "key"))
+                print_json(as_text(kept, "body", "key", "headers"))
             else:
                 key = "" if row["key"] is None else text_of(row["key"])
                 click.echo(f"{row['log']}\t{row['offset']}\t{key}\t{text_of(row['body'])}")
@@ -95,7 +111,8 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
 def scrub(url: str, *, as_json: bool) -> None:
     """Read every file of the table at URL, and compare it with its checksum and its setsum."""
     named = Table.from_url(url)
-    faults = named.scrub()
+    with byte_progress("scrub", 0, shown=not as_json) as progress:
+        faults = named.scrub(progress)
     if as_json:
         print_json({"ok": not faults, "errors": faults})
     else:

@@ -324,8 +324,11 @@ def hydrate(url: str, directory: str | None, *, at: str | None, as_json: bool) -
 @click.option("--at", help="The version; else the newest.")
 def checkpoint(url: str, directory: str | None, *, at: str | None, as_json: bool) -> None:
     """Name every page of a version of URL in one document, so that reads stop there."""
-    with opened(url, directory) as named:
-        made = named.checkpoint(at)
+    with (
+        opened(url, directory) as named,
+        object_progress("checkpoint", shown=not as_json) as progress,
+    ):
+        made = named.checkpoint(at, progress)
     facts: dict[str, object] = {
         "lsn": made.checkpoint.lsn,
         "packs_reused": made.packs_reused,

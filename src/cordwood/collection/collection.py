@@ -16,7 +16,7 @@ collection free the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
@@ -34,7 +34,7 @@ from cordwood.base.errors import (
 from cordwood.collection.tail import Tail
 from cordwood.index import operations
 from cordwood.index.build import as_ids
-from cordwood.index.engine import CheckReport
+from cordwood.index.engine import CheckReport, IndexState
 from cordwood.index.engine import Engine as IndexEngine
 from cordwood.index.operations import Op
 from cordwood.index.query import Query
@@ -42,11 +42,12 @@ from cordwood.index.rank import Scoring
 from cordwood.index.shelf import Shelf
 from cordwood.index.snapshot import Hit, Matches, Snapshot
 from cordwood.index.tokens import as_texts
+from cordwood.log import tree
 from cordwood.log.log import Log
 from cordwood.log.reader import Limits
 from cordwood.log.writer import Writer
 from cordwood.pipeline.engine import AUTO, Engine, Progress
-from cordwood.pipeline.indexing import CURSOR, IndexReport, index_log
+from cordwood.pipeline.indexing import CURSOR, IndexReport, index_log, lost
 from cordwood.pipeline.merging import merge_index
 from cordwood.store.url import Store
 
@@ -55,6 +56,7 @@ TRIES_MAX = 10
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A", Snapshot, IndexState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +183,13 @@ class Collection:
 
     async def _writer(self) -> Writer:
         """The writer, opened at the first change; all who wait for it wait for the same."""
-        if self._opening is None or (self._opening.done() and self._opening.exception()):
-            await self._asked(lambda: self._index.config)  # Is there a collection?
-            writer = self.log.writer()
-            self._opening = asyncio.ensure_future(writer.__aenter__())
+        if self._opening is None or _is_over(self._opening):
+            self._opening = asyncio.ensure_future(self._opened())
         return await asyncio.shield(self._opening)
+
+    async def _opened(self) -> Writer:
+        await self._asked(lambda: self._index.config)  # Is there a collection?
+        return await self.log.writer().open()
 
     # What asks it.
 
@@ -205,12 +209,26 @@ class Collection:
         It stays as it is in memory; nothing has to be closed.
         """
         async with self._turn:
-            for _ in range(TRIES_MAX):
-                base = await self._asked(self._index.newest)
-                try:
-                    return (await self._caught_up(base)).over(base)
-                except CollectedError:
-                    self._tail = None  # The index has it by now.
+            return await self._followed(self._index.newest, self._joined)
+
+    async def _followed(
+        self, ask: Callable[[], A], follow: Callable[[A, int], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Ask the index, then the log from where the index ends; again if that was collected.
+
+        The index has it by then: a mark that has not moved says that it never will.
+        """
+        before = 0
+        for _ in range(TRIES_MAX):
+            found = await self._asked(ask)
+            start = int(found.marks.get(f"log:{self.log.name}", b"1"))
+            try:
+                return await follow(found, start)
+            except CollectedError as error:
+                oldest = (await self.log.manifest()).oldest_offset
+                if before == start < oldest:
+                    raise lost(self.log.name, oldest, start) from error
+                before = start
         raise self._too_fast()
 
     def _too_fast(self) -> ConflictError:
@@ -219,9 +237,15 @@ class Collection:
             hint="let collection wait longer: create it with a larger grace_s",
         )
 
-    async def _caught_up(self, base: Snapshot) -> Tail:
+    async def _joined(self, base: Snapshot, start: int) -> Snapshot:
+        try:
+            return (await self._caught_up(start)).over(base)
+        except CollectedError:
+            self._tail = None
+            raise
+
+    async def _caught_up(self, start: int) -> Tail:
         """The tail behind a snapshot of the index, up to the log's end."""
-        start = int(base.marks.get(f"log:{self.log.name}", b"1"))
         if self._tail is None:
             config = self._index.config
             self._tail = Tail(self._index.cutter, frequencies=config.frequencies)
@@ -239,15 +263,10 @@ class Collection:
 
     async def state(self) -> CollectionState:
         """What there is, and what waits for a compaction."""
-        for _ in range(TRIES_MAX):
-            with suppress(CollectedError):  # The index has it by now.
-                return await self._state()
-        raise self._too_fast()
+        return await self._followed(self._index.state, self._waiting)
 
-    async def _state(self) -> CollectionState:
-        index = await self._asked(self._index.state)
+    async def _waiting(self, index: IndexState, start: int) -> CollectionState:
         manifest = await self.log.manifest()
-        start = int(index.marks.get(f"log:{self.log.name}", b"1"))
         async with self.log.reader() as reader:
             waiting = await reader.scan(start) if start < manifest.next_offset else []
         return CollectionState(
@@ -277,6 +296,7 @@ class Collection:
             self._index_name,
             tokenizer=config.tokenizer,
             frequencies=config.frequencies,
+            is_whole=True,
             engine=engine,
             progress=progress,
         )
@@ -284,10 +304,21 @@ class Collection:
         await _off(self._index.compact)
         return report
 
-    async def check(self) -> CheckReport:
-        """Read the index and prove the log; what is wrong."""
-        found = await self._asked(self._index.check)
-        scrubbed = await self.log.scrub(deep=True)
+    async def check(self, progress: Progress | None = None) -> CheckReport:
+        """Read the index and prove the log; `progress` is called with bytes done and to do."""
+        tell = progress or (lambda _done, _total: None)
+        of_index = of_log = 0
+
+        def read_index(done: int, total: int) -> None:
+            nonlocal of_index
+            of_index = total
+            tell(done, total)
+
+        found = await self._asked(self._index.check, read_index)
+        of_log = sum(pointer.num_bytes for pointer in tree.roots(await self.log.manifest()))
+        scrubbed = await self.log.scrub(
+            deep=True, progress=lambda done, _: tell(of_index + done.bytes, of_index + of_log)
+        )
         errors = (*found.errors, *map(str, scrubbed.errors))
         return CheckReport(found.segments, found.documents, errors)
 
@@ -307,10 +338,10 @@ class Collection:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _asked(self, call: Callable[[], T]) -> T:
+    async def _asked(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the index something, in a thread; without an index there is no collection."""
         try:
-            return await _off(call)
+            return await _off(call, *args, **kwargs)
         except NotFoundError as error:
             raise NotFoundError(
                 f"there is no collection named {self.name!r} in {self.store.url}",
@@ -320,6 +351,13 @@ class Collection:
 
     def __repr__(self) -> str:
         return f"Collection({self.store.url!r}, {self.name!r})"
+
+
+def _is_over(opening: asyncio.Task[Writer]) -> bool:
+    """Whether a writer failed to open, or has broken down since: then another is opened."""
+    if not opening.done():
+        return False
+    return opening.cancelled() or opening.exception() is not None or not opening.result().is_open
 
 
 async def _off(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

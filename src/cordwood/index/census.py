@@ -35,7 +35,9 @@ from cordwood.index.walk import STAMP
 
 FILE = "census"
 LEDGER = "transaction.log"
-MAGIC = b"CWCENS\x01\n"
+MAGIC = b"CWCENS\x02\n"
+"""With another number when what is left out of a tree is decided in another way."""
+
 HEAD = struct.Struct("<8sQQ")
 SUMMED_AT = 16
 LEDGER_HEAD_BYTES = 64

@@ -33,7 +33,7 @@ from cordwood.index.build import Builder, as_ids, slices_of
 from cordwood.index.draft import Draft, Ended, checked_marks
 from cordwood.index.home import CompactReport, Config, Files, Home, Visit
 from cordwood.index.ledger import AddSegment, EndMerge, State
-from cordwood.index.merge import merge
+from cordwood.index.merge import Progress, merge
 from cordwood.index.operations import OPS, Op, Operations
 from cordwood.index.policy import Sized, worth_merging
 from cordwood.index.query import Query
@@ -217,7 +217,7 @@ class Engine:
         """For the documents of a segment."""
         return Builder(self.cutter, frequencies=self.config.frequencies)
 
-    def merge(self, *, tiered: bool) -> int:
+    def merge(self, *, tiered: bool, progress: Progress | None = None) -> int:
         """Merge segments; how many fewer there are.
 
         Without `tiered`, all that no other process is merging become one. With it, those that are
@@ -237,15 +237,21 @@ class Engine:
                     raise
                 except ConflictError:
                     continue  # Somebody else began to merge one of them: look again.
-                gone += self._merge(visit, views, started)
+                gone += self._merge(visit, views, started, progress)
             if not tiered:
                 return gone
 
-    def _merge(self, visit: Visit, views: Sequence[View], started: int) -> int:
+    def _merge(
+        self,
+        visit: Visit,
+        views: Sequence[View],
+        started: int,
+        progress: Progress | None = None,
+    ) -> int:
         numbers = tuple(view.segment.number for view in views)
         try:
             with self.home.spool() as folder:
-                made = self._write_merged(views, folder)
+                made = self._write_merged(views, folder, progress)
                 number = self.home.new_segment()
                 entry = EndMerge(started, number, made.documents, made.size_bytes, numbers)
                 seen = {view.segment.number: view.deleted for view in views}
@@ -258,13 +264,15 @@ class Engine:
             self.home.release_merge(started)
         return len(views) - 1
 
-    def _write_merged(self, views: Sequence[View], folder: Path) -> _Merged:
+    def _write_merged(
+        self, views: Sequence[View], folder: Path, progress: Progress | None = None
+    ) -> _Merged:
         waiting = folder / "waiting"
         with told("merge", self.home.name):
             waiting.mkdir()
         segment, idmap = folder / "segment", folder / "idmap"
         with told("merge", self.home.name), segment.open("wb") as sink:
-            facts = merge(views, sink, idmap, waiting)
+            facts = merge(views, sink, idmap, waiting, progress)
         return _Merged(segment, idmap, facts.documents, segment.stat().st_size)
 
     def _cancel(self, visit: Visit, started: int, error: BaseException) -> None:
@@ -312,15 +320,19 @@ class Engine:
             generator = self._generators[name]
         return int(generator.next())
 
-    def check(self) -> CheckReport:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Read everything and compare."""
         wrong = self.home.check()
-        segments = documents = 0
+        segments = documents = done = 0
         try:
             with self.visiting() as (visit, snapshot):
                 segments, documents = len(snapshot.views), snapshot.documents
+                total = sum(view.segment.size_bytes for view in snapshot.views)
                 for view in snapshot.views:
                     wrong += view.segment.check()
+                    done += view.segment.size_bytes
+                    if progress is not None:
+                        progress(done, total)
                     live = visit.state.live[view.segment.number]
                     if view.segment.documents != live.documents:
                         wrong.append(
@@ -374,6 +386,7 @@ class Writing:
         self._deleted: dict[int, BitMap] = {}
         self._rows: list[tuple[int, bytes, str | bytes]] = []
         self.is_over = False
+        self._has_failed = False
         self._mutex = threading.RLock()
 
     def do(self, op: Op, user_id: bytes, text: str | bytes = b"") -> bool:
@@ -389,7 +402,7 @@ class Writing:
 
     def drain(self) -> None:
         """What came one by one, all at once: what a later one undoes is left out."""
-        with self._mutex:
+        with self._changing():
             if not self._rows:
                 return
             kinds, ids, texts = zip(*self._rows, strict=True)
@@ -404,8 +417,7 @@ class Writing:
         keys = as_ids(ids)
         values = as_texts(texts, takes_bytes=self._engine.cutter.takes_bytes)
         _check_lengths(keys, values)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._add(keys, values)
 
@@ -420,8 +432,7 @@ class Writing:
         """More documents, each with its terms as they are to be kept."""
         keys, lists = as_ids(ids), as_terms(terms)
         _check_lengths(keys, lists)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._builder.add_terms(keys, lists)
             self._flush_if_full()
@@ -429,8 +440,7 @@ class Writing:
     def delete(self, ids: Any) -> None:
         """Delete every document of ids: those of the snapshot, and those added before this call."""
         keys = as_ids(ids)
-        with self._mutex:
-            self._check_open()
+        with self._changing():
             self.drain()
             self._delete(keys)
 
@@ -461,8 +471,8 @@ class Writing:
     def commit(self) -> int | None:
         """Make it count, as a whole; its number, or None if it did nothing."""
         with self._mutex:
-            self._check_open()
             try:
+                self._check_open()
                 self._visit.check()  # Before anything is written for a handle that is over.
                 self.drain()
                 self._flush()
@@ -500,9 +510,26 @@ class Writing:
         if facts.documents:
             self._segments[number] = (path, Segment(number, Disk().map(str(path)), path.name))
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One at a time. What fails half way has lost some of it, so the rest must not count."""
+        with self._mutex:
+            self._check_open()
+            try:
+                yield
+            except BaseException:
+                self._has_failed = True
+                raise
+
     def _check_open(self) -> None:
         if self.is_over:
             raise StateError("the transaction is over", code=Code.CLOSED, hint="begin another")
+        if self._has_failed:
+            raise StateError(
+                "something failed earlier in the transaction: nothing of it counts",
+                code=Code.CLOSED,
+                hint="begin another, and do all of it again",
+            )
 
     def _end(self) -> None:
         self.is_over = True

@@ -100,6 +100,10 @@ class _Merges:
 
     held: dict[int, tuple[str, Held]] = field(default_factory=dict)
 
+    def goes_on(self, started: int) -> bool:
+        """Whether a merge is ours; that of the process we were forked from is not."""
+        return started in self.held and self.held[started][1].is_held
+
 
 class Folder:
     """The files of an index, and the locks that keep them right."""
@@ -340,9 +344,8 @@ class Folder:
             visit = self.enter()
         except CorruptionError as error:
             return [error.message]
-        none = Files({}, {})
         reads: list[Callable[[], Any]] = [
-            partial(self._idmap, number, none)
+            partial(self._check_idmap, number)
             for number in sorted({dead.into for dead in visit.state.dead.values()})
         ]
         with self._told("check"):
@@ -361,6 +364,16 @@ class Folder:
         finally:
             self.leave(visit)
         return wrong
+
+    def _check_idmap(self, number: int) -> None:
+        try:
+            self._idmap(number, Files({}, {}))
+        except (FileNotFoundError, CorruptionError):
+            newest = Reader()
+            with self._locks.shared(self._lock):
+                newest.catch_up(self._ledger)
+            if any(dead.into == number for dead in newest.state.dead.values()):
+                raise  # Else a compaction has removed it just now.
 
     def _entered(self, reader: Reader, known: Mapping[int, BitMap] | None = None) -> FolderVisit:
         """A handle at the reader's state; under the ledger's lock."""
@@ -410,7 +423,7 @@ class Folder:
     def _cancel_dead(self, reader: Reader) -> int:
         dead = []
         for started in reader.state.merges:
-            if started in self._merges.held:
+            if self._merges.goes_on(started):
                 continue
             path = self._path(f"merges/{started}.active")
             held = self._locks.try_hold(path)

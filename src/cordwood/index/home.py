@@ -61,6 +61,9 @@ class Files:
 
     segments: Mapping[int, Path]
     idmaps: Mapping[int, Path]
+    since_s: float | None = None
+    """When the first upload was begun of what others brought to a store before, by this process's
+    monotonic clock: uploads do not stay for ever."""
 
 
 @dataclass(frozen=True, slots=True)

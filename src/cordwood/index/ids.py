@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cordwood.base.errors import CorruptionError
 from cordwood.index.sections import Sections
 from cordwood.index.write import ID_SAMPLE
 
@@ -40,7 +41,18 @@ def _read_table(sections: Sections, name: str, count: int) -> pa.Array:
     data, offsets = sections.whole(name), sections.whole(f"{name}.offsets")
     kind = pa.binary() if len(offsets) == 4 * (count + 1) else pa.large_binary()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, count, buffers)
+    try:
+        found = pa.Array.from_buffers(kind, count, buffers)
+        # Arrow trusts offsets, and so would read memory that is not ours: a checksum says that they
+        # are as they were written, not by whom.
+        found.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptionError(
+            f"segment {sections.name} is damaged: its section {name} cannot be: {error}",
+            where=sections.name,
+            hint="bring the file back from a copy, or build the index again",
+        ) from error
+    return found
 
 
 class Ids:

@@ -16,6 +16,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import Code, StateError
 from cordwood.index.engine import CheckReport, Engine, IndexState, Writing
 from cordwood.index.home import CompactReport
+from cordwood.index.merge import Progress
 from cordwood.index.operations import Op
 from cordwood.index.place import home_of
 from cordwood.index.query import Query
@@ -113,20 +114,21 @@ class Index:
         """The index as it is when the `async with` block begins, for as long as it goes on."""
         return Snapshot(self._engine)
 
-    async def merge(self, *, tiered: bool = False) -> int:
+    async def merge(self, *, tiered: bool = False, progress: Progress | None = None) -> int:
         """Merge segments; how many fewer there are then.
 
         All that nobody else is merging become one; with `tiered` only those that are worth it.
+        `progress` is called, in a thread, with steps done and steps to do.
         """
-        return await _off(self._engine.merge, tiered=tiered)
+        return await _off(self._engine.merge, tiered=tiered, progress=progress)
 
     async def compact(self) -> CompactReport:
         """Drop merged segments, and shorten the ledger, as far as no handle needs them."""
         return await _off(self._engine.compact)
 
-    async def check(self) -> CheckReport:
-        """Read all of it and compare its parts."""
-        return await _off(self._engine.check)
+    async def check(self, progress: Progress | None = None) -> CheckReport:
+        """Read all of it and compare its parts; `progress` is called with bytes done and to do."""
+        return await _off(self._engine.check, progress)
 
     async def state(self) -> IndexState:
         """What there is."""

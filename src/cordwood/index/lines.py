@@ -13,7 +13,6 @@ A file with a NUL is no text, and has no lines.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator
@@ -157,8 +156,3 @@ def _read(descriptor: int, expected_bytes: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def is_gone(error: OSError) -> bool:
-    """Whether a file is not there any more, or is a link now: nothing to tell anybody."""
-    return error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -45,22 +45,54 @@ LIST_BYTES_AT_ONCE = 4 << 20
 _FILL_BYTES = 1 << 20
 
 Map = npt.NDArray[np.uint32]
+Range = tuple[bytes | None, bytes | None]
+Progress = Callable[[int, int], None]
 
 
-def merge(views: Sequence[View], sink: Sink, idmap: Path, spool: Path) -> Facts:
-    """Write one segment from several, and the idmap; `spool` is an empty folder beside them."""
+def merge(
+    views: Sequence[View],
+    sink: Sink,
+    idmap: Path,
+    spool: Path,
+    progress: Progress | None = None,
+) -> Facts:
+    """Write one segment from several, and the idmap; `spool` is an empty folder beside them.
+
+    `progress` is called after each range, with how many are done and how many there are.
+    """
     first = views[0].segment
+    segments = [view.segment for view in views]
+    of_ids, of_terms = list(_id_ranges(views)), list(_term_ranges(segments))
+    steps = _Steps(len(of_ids) + len(of_terms), progress)
     frequencies = first.frequencies
     maps = _new_maps(views, idmap)
     writer = SegmentWriter(sink, tokenizer=first.tokenizer, frequencies=frequencies, spool=spool)
-    writer.ids(_merged_ids(views, maps))
+    writer.ids(_merged_ids(views, maps, steps.over(of_ids)))
     if frequencies:
         writer.lengths(_lengths(views, maps, spool))
-    writer.terms(_merged_terms([view.segment for view in views], maps, frequencies=frequencies))
+    ranges = steps.over(of_terms)
+    writer.terms(_merged_terms(segments, maps, ranges, frequencies=frequencies))
     for part in maps:
         part.flush()
     _seal(idmap)
     return writer.finish()
+
+
+class _Steps:
+    """How far a merge is."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def over(self, ranges: Sequence[Range]) -> Iterator[Range]:
+        """These ranges; each is done when the next one is asked for."""
+        for one in ranges:
+            yield one
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
 
 
 def _seal(path: Path) -> None:
@@ -142,10 +174,12 @@ class IdMap:
         return found[found > 0]
 
 
-def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]:
+def _merged_ids(
+    views: Sequence[View], maps: Sequence[Map], ranges: Iterator[Range]
+) -> Iterator[IdBatch]:
     """All ids in order, and the documents renumbered on the way."""
     number = 1
-    for low, high in _id_ranges(views):
+    for low, high in ranges:
         parts, sources, docs = [], [], []
         for place, view in enumerate(views):
             start, keys = view.segment.ids.between(low, high)
@@ -165,7 +199,7 @@ def _merged_ids(views: Sequence[View], maps: Sequence[Map]) -> Iterator[IdBatch]
         yield counted(ids.take(pa.array(order)))
 
 
-def _id_ranges(views: Sequence[View]) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _id_ranges(views: Sequence[View]) -> Iterator[Range]:
     """Ranges of ids, from the first to the last, none with too many of any segment."""
     cuts: set[bytes] = set()
     for view in views:
@@ -203,11 +237,15 @@ def _lengths(views: Sequence[View], maps: Sequence[Map], spool: Path) -> npt.NDA
 
 
 def _merged_terms(
-    segments: Sequence[Segment], maps: Sequence[Map], *, frequencies: bool
+    segments: Sequence[Segment],
+    maps: Sequence[Map],
+    ranges: Iterator[Range],
+    *,
+    frequencies: bool,
 ) -> Iterator[TermBatch]:
     """All terms that still have documents, in order."""
     documents = max((int(part.max(initial=0)) for part in maps), default=0)
-    for low, high in _term_ranges(segments):
+    for low, high in ranges:
         gathered = [_gather(segment, low, high, frequencies) for segment in segments]
         terms = pa.concat_arrays([part.terms for part in gathered]).dictionary_encode()
         if not len(terms):
@@ -277,7 +315,7 @@ def _gather(
     return _Gathered(terms, np.diff(lists.starts), lists.docs, tfs)
 
 
-def _term_ranges(segments: Sequence[Segment]) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _term_ranges(segments: Sequence[Segment]) -> Iterator[Range]:
     """Ranges of terms, from the first to the last, none with too much of any segment."""
     cuts: set[bytes] = set()
     for segment in segments:

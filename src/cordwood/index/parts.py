@@ -104,12 +104,16 @@ def commit_parts(
     *,
     marks: Mapping[str, bytes] | None = None,
     expected: Mapping[str, bytes | None] | None = None,
+    since_s: float | None = None,
 ) -> int | None:
-    """Let all parts join in one transaction; its number, or None if there is nothing to do."""
+    """Let all parts join in one transaction; its number, or None if there is nothing to do.
+
+    `since_s` is when the first was begun, by the monotonic clock (`Files`).
+    """
     if not parts and not marks:
         return None
     added = tuple(AddSegment(part.segment, part.documents, part.size_bytes) for part in parts)
     files = {part.segment: Path(part.path) for part in parts if part.path}
     with engine.visiting() as (visit, _):
         draft = Draft(added=added, marks=dict(marks or {}), expected=dict(expected or {}))
-        return engine.home.commit(visit, draft, Files(files, {}))
+        return engine.home.commit(visit, draft, Files(files, {}, since_s))

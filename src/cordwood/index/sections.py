@@ -110,7 +110,7 @@ class Sections:
             UnsupportedError: it is none of ours, or newer.
         """
         self._data = memoryview(data).cast("B")
-        self._name = name
+        self.name = name
         self._sums, directory = self._end()
         self._checked = bytearray(len(self._sums))
         try:
@@ -174,8 +174,8 @@ class Sections:
         got = xxhash.xxh3_64_intdigest(self._data[start:limit])
         if got != self._sums[block]:
             raise CorruptionError(
-                f"segment {self._name} is damaged between bytes {start} and {limit}",
-                where=self._name,
+                f"segment {self.name} is damaged between bytes {start} and {limit}",
+                where=self.name,
                 expected=f"{self._sums[block]:016x}",
                 got=f"{got:016x}",
                 hint="bring the file back from a copy, or build the index again",
@@ -188,7 +188,7 @@ class Sections:
         if len(data) < len(MAGIC) + _TRAILER.size or bytes(data[-8:]) != MAGIC:
             if len(data) > 5 and bytes(data[:5]) == MAGIC[:5] and data[5] != MAGIC[5]:
                 raise UnsupportedError(
-                    f"segment {self._name} is of version {data[5]}", hint="update cordwood"
+                    f"segment {self.name} is of version {data[5]}", hint="update cordwood"
                 )
             self._refuse("it is not whole, or no segment at all")
         body, directory, length, digest, _ = _TRAILER.unpack(data[-_TRAILER.size :])
@@ -205,8 +205,8 @@ class Sections:
 
     def _refuse(self, why: str) -> None:
         raise CorruptionError(
-            f"segment {self._name} is damaged: {why}",
-            where=self._name,
+            f"segment {self.name} is damaged: {why}",
+            where=self.name,
             hint="bring the file back from a copy, or build the index again",
         )
 

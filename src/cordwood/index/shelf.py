@@ -15,11 +15,11 @@ writer appends what fits the state it knows. Whether it counts is decided by who
 of the log and for all alike (ledger.py): if something came in between that it does not fit, it is
 void, and its writer, who reads as far as its own transaction, sees that and tries again.
 
-A compaction removes files of segments that were merged before every handle there is, and appends a
-record that holds the ledger in short; it counts if no transaction came between it and what it was
-made from. From then on reading begins there, and the log before it is collected. Who opens a handle
-takes its lease first and reads the ledger after that. So a compaction that has not seen the lease
-looked at the ledger before the handle did, and removes nothing that the handle's state has as live.
+A compaction appends a record that holds the ledger in short, without the segments that were merged
+before every handle there is; it counts if no transaction came between it and what it was made from.
+Then their files are removed, reading begins there, and the log before it is collected. Who opens a
+handle takes its lease first and reads the ledger after that. So a compaction that has not seen the
+lease looked at the ledger before the handle did, and removes nothing that its state has as live.
 
 Segments are kept in a folder on this machine once they were read.
 """
@@ -61,7 +61,7 @@ from cordwood.index.config import decoded, encoded
 from cordwood.index.draft import Draft, entries, idmaps_for
 from cordwood.index.home import CompactReport, Config, Files
 from cordwood.index.leases import Leases
-from cordwood.index.ledger import Compaction, State, Transaction, compacted
+from cordwood.index.ledger import Compaction, State, Transaction, compacted, folded
 from cordwood.index.ledgerlog import LogReader, Record, Shortened, decoded_record
 from cordwood.index.merge import IdMap
 from cordwood.index.sections import Sections
@@ -177,9 +177,7 @@ class Shelf:
         try:
             data = _run(self._store.get(key)).data
         except NotFoundError as error:
-            raise NotFoundError(
-                f"there is no index at {self.name}", hint="create the index first"
-            ) from error
+            raise self._none() from error
         return decoded(data, f"{self.name}/config")
 
     def enter(self) -> ShelfVisit:
@@ -253,7 +251,7 @@ class Shelf:
         return _run(self._commit(visit, draft, files))
 
     async def _commit(self, visit: ShelfVisit, draft: Draft, files: Files) -> int:
-        begun_s = self._clock.monotonic_s()
+        begun_s = self._clock.monotonic_s() if files.since_s is None else files.since_s
         visit.lease.check()
         await self._upload(files)
         reader = visit.reader.copy()
@@ -261,7 +259,10 @@ class Shelf:
             await self._catch_up(reader)
             visit.lease.check()
             if self._clock.monotonic_s() - begun_s > UPLOAD_TRUSTED_S:
-                raise StateError("the commit took more than a day", hint="begin again")
+                raise StateError(
+                    "what is to be committed was uploaded more than a day ago, and may be removed",
+                    hint="begin again; nothing of it counts",
+                )
             head = reader.state
             idmaps = {n: await self._idmap(n, files) for n in idmaps_for(draft, head)}
             transaction = Transaction(
@@ -360,9 +361,13 @@ class Shelf:
         try:
             return (await self._log.cursors.load(CURSOR)).offset
         except NotFoundError as error:
-            raise NotFoundError(
-                f"there is no index at {self.name}", hint="create the index first"
-            ) from error
+            with suppress(NotFoundError):
+                await self._store.head(f"{self._prefix}config")
+                raise self._missing(f"the cursor of {self._prefix}ledger") from error
+            raise self._none() from error
+
+    def _none(self) -> NotFoundError:
+        return NotFoundError(f"there is no index at {self.name}", hint="create the index first")
 
     async def _records(self, start: int, limit: int | None) -> Any:
         async with self._log.reader() as reader:
@@ -446,7 +451,6 @@ class Shelf:
             plan = compacted(reader.transactions, state.id, oldest)
             for segment, docs in plan.tombstones.items():
                 await self._bury(segment, docs, state.live[segment].documents)
-            await self._remove(plan)
             if plan.kept == reader.transactions:
                 orphans = await self._sweep_orphans(reader)
                 return CompactReport(0, 0, before, before, cancelled, orphans)
@@ -454,6 +458,8 @@ class Shelf:
             short = Shortened(plan.last, tuple(plan.kept), tuple(sorted(buried)))
             offset = await self._append(Record(shortened=short))
             if await self._counts(reader, offset):
+                # Not before: what the ledger speaks of is there. A crash leaves it to the sweep.
+                await self._remove(plan)
                 await self._begin_at(offset)
                 return CompactReport(
                     len(plan.segments),
@@ -489,14 +495,18 @@ class Shelf:
         await self._log.collect()
 
     async def _sweep_orphans(self, reader: LogReader) -> int:
-        """Remove what was uploaded long ago and never committed."""
-        known = reader.state.live.keys() | reader.state.dead.keys()
+        """Remove what was uploaded long ago and never committed, or left by a compaction."""
+        state = folded(reader.transactions)  # Who read more than the ledger in short knows more.
+        known = state.live.keys() | state.dead.keys()
+        idmaps = _idmaps_of(state)
         now_us = await self._leases.now_us()
         old = []
         async for meta in self._store.list(f"{self._prefix}segment."):
-            number = meta.key.removeprefix(f"{self._prefix}segment.").partition(".")[0]
-            age_us = now_us - meta.modified_us
-            if number.isdecimal() and int(number) not in known and age_us > ORPHAN_S * 1e6:
+            name = meta.key.removeprefix(f"{self._prefix}segment.")
+            number, _, kind = name.partition(".")
+            if not number.isdecimal() or now_us - meta.modified_us <= ORPHAN_S * 1e6:
+                continue
+            if int(number) not in (idmaps if kind == "idmap" else known):
                 old.append(meta.key)
         if old:
             await self._store.delete(old)
@@ -517,11 +527,19 @@ class Shelf:
                 if number in visit.reader.tombs:
                     read = partial(_check_tombs, live.documents)
                     wrong += await self._check_one(f"segment.{number}.tomb", read)
-            for number in sorted({dead.into for dead in visit.state.dead.values()}):
-                wrong += await self._check_one(f"segment.{number}.idmap", _check_idmap)
+            for number in sorted(_idmaps_of(folded(visit.reader.transactions))):
+                wrong += await self._check_idmap(number)
         finally:
             await visit.lease.release()
         return wrong
+
+    async def _check_idmap(self, number: int) -> list[str]:
+        wrong = await self._check_one(f"segment.{number}.idmap", _check_idmap)
+        if not wrong:
+            return []
+        newest = LogReader()
+        await self._catch_up(newest)  # A compaction may have removed it just now.
+        return wrong if number in _idmaps_of(folded(newest.transactions)) else []
 
     async def _check_one(self, name: str, read: Callable[[Any, str], list[str]]) -> list[str]:
         """Read an object as it is on the store, not in the folder on this machine."""
@@ -560,6 +578,11 @@ class Shelf:
                 raise self._missing(key) from error
             found[number] = tombs.decoded(data, reader.state.live[number].documents, key)
         return found
+
+
+def _idmaps_of(state: State) -> set[int]:
+    """The segments whose idmaps the ledger needs."""
+    return {dead.into for dead in state.dead.values()}
 
 
 def _check_tombs(documents: int, data: Buffer, name: str) -> list[str]:

@@ -26,12 +26,13 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cordwood.index import census
 from cordwood.index.glance import Glance
-from cordwood.index.lines import Finder, Line, is_gone, read_blocks
+from cordwood.index.lines import Finder, Line, read_blocks
 from cordwood.index.regex import ANYTHING
 from cordwood.index.walk import (
     INDEX_NAME,
     Tell,
     Tree,
+    is_gone,
     is_in_repository,
     is_settled,
     name_of,
@@ -341,8 +342,13 @@ class Sources:
             self._engine.create("trigrams", frequencies=False, exist_ok=False)
         except AlreadyExistsError:
             return False
+        from cordwood.journal.failures import told  # noqa: PLC0415
+
         # So that Git does not see it.
-        with open(os.path.join(self.place, ".gitignore"), "w", encoding="ascii") as file:
+        with (
+            told("create", self.place),
+            open(os.path.join(self.place, ".gitignore"), "w", encoding="ascii") as file,
+        ):
             file.write("*\n")
         return True
 

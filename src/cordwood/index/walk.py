@@ -13,6 +13,7 @@ what `.gitignore` says (ignore.py), if the tree lies in a Git repository.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from cordwood.index.ignore import Rules
 
 STAMP = struct.Struct("<qqqQ")
+
+UNKNOWN = bytes(STAMP.size)
+"""The stamp of what could not be read."""
 
 TICK_NS = 100_000_000
 COARSE_TICK_NS = 2_000_000_000
@@ -56,7 +60,11 @@ class Tree(NamedTuple):
     folders: list[bytes]
     """All folders, named as files are, as they were before their files were listed."""
     rules: list[bytes]
-    """Files of rules, left out themselves or not; one that cannot be read has a stamp of zeros."""
+    """Files of rules, left out themselves or not.
+
+    What could not be read, or not all of it, has a stamp of zeros, which nothing ever has: so it is
+    looked at again each time.
+    """
 
 
 class Walker:
@@ -84,30 +92,32 @@ class Walker:
             with os.scandir(folder.at) as listing:
                 entries = list(listing)
         except OSError as error:
+            if folder.within and is_gone(error):
+                return []  # It has just been deleted.
             self._tell(folder.at, error)
-            return []
-        self.tree.folders.append(folder.within.rstrip(b"/") + b"\0" + stamp)
+            stamp, entries = UNKNOWN, []
         rules, below = folder.rules, []
         if self._ignore and any(entry.name == RULES for entry in entries):
             rules = self._rules(folder)
         for entry in entries:
-            name = entry.name
-            path = folder.within + name
+            path = folder.within + entry.name
             try:
                 if entry.is_file(follow_symlinks=False):
-                    if rules is None or not rules.ignore(path, name, is_folder=False):
-                        stamp = stamp_of(entry.stat(follow_symlinks=False))
-                        self.tree.names.append(path + b"\0" + stamp)
+                    if rules is None or not rules.ignore(path, entry.name, is_folder=False):
+                        its = stamp_of(entry.stat(follow_symlinks=False))
+                        self.tree.names.append(path + b"\0" + its)
                 elif (
                     entry.is_dir(follow_symlinks=False)
                     and not _is_left_out(entry, self._without)
-                    and (rules is None or not rules.ignore(path, name, is_folder=True))
+                    and (rules is None or not rules.ignore(path, entry.name, is_folder=True))
                 ):
                     below.append(Folder(entry.path, path + b"/", rules))
             except FileNotFoundError:
                 continue  # It has just been deleted.
             except OSError as error:
                 self._tell(entry.path, error)
+                stamp = UNKNOWN
+        self.tree.folders.append(folder.within.rstrip(b"/") + b"\0" + stamp)
         return below
 
     def at(self, path: bytes) -> Folder:
@@ -132,7 +142,7 @@ class Walker:
         except (FileNotFoundError, IsADirectoryError):
             return folder.rules
         except OSError as error:
-            self.tree.rules.append(folder.within + RULES + b"\0" + bytes(STAMP.size))
+            self.tree.rules.append(folder.within + RULES + b"\0" + UNKNOWN)
             self._tell(path, error)
             return folder.rules
 
@@ -155,13 +165,28 @@ def walk(root: bytes, tell: Tell, *, ignore: bool, without: bytes = b"") -> Tree
 
 def _is_left_out(entry: os.DirEntry[bytes], without: bytes) -> bool:
     name = entry.name
-    if name in _LEFT_OUT or name.lstrip(b".").startswith(INDEX_NAME.lstrip(".").encode()):
+    if name in _LEFT_OUT or _is_index(name):
         return True
     return (
         bool(without)
         and os.path.basename(without) == name
         and os.path.realpath(entry.path) == without
     )
+
+
+def _is_index(name: bytes) -> bool:
+    """Whether a folder is an index, or one that is just being made or deleted."""
+    index = INDEX_NAME.encode()
+    return (
+        name == index
+        or name.startswith(b"." + index + b".")
+        or (name.startswith(index + b".") and name.endswith(b".gone"))
+    )
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether a file or folder is not there any more, or is another thing now: nothing to tell."""
+    return error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 def is_in_repository(root: bytes) -> bool:

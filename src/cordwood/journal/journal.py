@@ -55,9 +55,9 @@ from cordwood.journal.mark import (
     SLOT_BYTES,
     Mark,
     encoded,
-    is_newest,
     read_mark,
     seen_mark,
+    with_mark,
     write_mark,
 )
 from cordwood.journal.turning import Turning
@@ -114,6 +114,7 @@ class Journal:
         self._next_file: File | None = None
         self._next_inode = 0
         self._said: tuple[Mark, bytes] | None = None
+        """What this process said last, and both slots of the tail as they were then."""
         self._seen: bytes | None = None
         """What the tail said when this turn began; None if it may say something else by now."""
         self._extent: Extent | None = None
@@ -176,9 +177,9 @@ class Journal:
             if not tail_file.try_lock():
                 return None
             try:
-                mark, seen = known[0], bytes(tail_file.read(0, WAITS_AT + 1))
+                mark, slots = known
                 is_plain = extent.head.salt == mark.salt and mark.end == mark.synced_end
-                if not is_plain or seen[WAITS_AT:] == b"\1" or not is_newest(seen, *known):
+                if not is_plain or tail_file.read(0, WAITS_AT + 1) != slots + b"\0":
                     return None
                 parts, tail = frames.framed(
                     mark.tail, payload, number=mark.number, synced=mark.end, time_us=time_us
@@ -194,7 +195,7 @@ class Journal:
                 except OSError:
                     Turn(self, extent, mark).take_back()
                     raise
-                self._said = grown, data
+                self._said = grown, with_mark(slots, grown, data)
                 return mark.number
             finally:
                 tail_file.unlock()
@@ -259,8 +260,9 @@ class Journal:
         said = mark.said()
         self._seen = None
         data = encoded(said)
-        write_mark(self._tail(), said, data)
-        self._said = said, data
+        file = self._tail()
+        write_mark(file, said, data)
+        self._said = said, bytes(file.read(0, WAITS_AT))
         return said
 
     def give_up(self, mark: Mark) -> Mark:
@@ -425,9 +427,10 @@ class Journal:
     def _read_mark(self) -> Mark | None:
         file = self._tail()
         if self._said is not None:
-            seen = self._seen if self._seen is not None else bytes(file.read(0, WAITS_AT))
-            if is_newest(seen, *self._said):
-                return self._said[0]
+            mark, slots = self._said
+            seen = file.read(0, WAITS_AT) if self._seen is None else self._seen[:WAITS_AT]
+            if seen == slots:
+                return mark
         return read_mark(file)
 
     def check_there(self) -> None:

@@ -92,11 +92,10 @@ def write_mark(file: File, mark: Mark, data: bytes) -> None:
     file.write([data], mark.turn % 2 * SLOT_BYTES)
 
 
-def is_newest(data: bytes, mark: Mark, written: bytes) -> bool:
-    """Whether nobody has said anything since, by the bytes of the file."""
-    own, other = mark.turn % 2 * SLOT_BYTES, (mark.turn + 1) % 2 * SLOT_BYTES
-    turn = int.from_bytes(data[other : other + 8], "little")
-    return data[own : own + SLOT_BYTES] == written and turn < mark.turn
+def with_mark(before: Buffer, mark: Mark, data: bytes) -> bytes:
+    """What the file says after that, if it was this before."""
+    at = mark.turn % 2 * SLOT_BYTES
+    return b"".join((before[:at], data, before[at + SLOT_BYTES : 2 * SLOT_BYTES]))
 
 
 def read_mark(file: File) -> Mark | None:

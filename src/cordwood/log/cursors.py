@@ -185,7 +185,7 @@ class Cursors:
         """
         found: dict[str, Witness] = {}
         prefix = self._objects.key("")
-        async for meta in self._objects.list(paths.CURSOR_PREFIX):
+        async for meta in self._objects.list_in(paths.CURSOR_PREFIX):
             name = paths.cursor_name(meta.key.removeprefix(prefix))
             if name is None and not strict:
                 continue

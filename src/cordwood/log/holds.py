@@ -193,7 +193,7 @@ async def live_holds(objects: LogObjects, entropy: Entropy) -> list[Hold]:
 
 
 async def _live_pins(objects: LogObjects, entropy: Entropy) -> list[Hold]:
-    pins = [meta.key async for meta in objects.list(paths.PIN_PREFIX)]
+    pins = [meta.key async for meta in objects.list_in(paths.PIN_PREFIX)]
     now_us = await store_time_us(objects, entropy) if pins else 0
     found = [await _live_pin(objects, key, now_us, entropy) for key in pins]
     return [hold for hold in found if hold]
@@ -207,7 +207,7 @@ async def _live_forks(objects: LogObjects) -> list[Hold]:
     """
     holds: list[Hold] = []
     seen: set[str] = set()
-    while new := [m.key async for m in objects.list(paths.FORK_PREFIX) if m.key not in seen]:
+    while new := [m.key async for m in objects.list_in(paths.FORK_PREFIX) if m.key not in seen]:
         seen.update(new)
         found = [await _live_fork(objects, key) for key in new]
         holds += [hold for hold in found if hold]

@@ -462,6 +462,16 @@ class LogObjects:
         async for meta in self.store.list(self.key(prefix)):
             yield meta
 
+    async def list_in(self, folder: str) -> AsyncIterator[Meta]:
+        """Objects right in this folder of the log (it ends in a slash); keys as those of `list`.
+
+        What lies deeper is another log's: that of `orders/fork` lies among the holds on `orders`.
+        """
+        start = len(self.key(folder))
+        async for meta in self.list(folder):
+            if "/" not in meta.key[start:]:
+                yield meta
+
     # Walking the tree.
 
     async def walk(

@@ -267,7 +267,7 @@ async def _load(objects: LogObjects, name: str) -> tuple[PinRecord, str]:
 async def list_pins(objects: LogObjects) -> dict[str, PinRecord]:
     """Every pin that has not ended, by name. One LIST, one GET each."""
     found: dict[str, PinRecord] = {}
-    async for meta in objects.list(paths.PIN_PREFIX):
+    async for meta in objects.list_in(paths.PIN_PREFIX):
         name = paths.pin_name(meta.key.removeprefix(objects.key("")))
         if name is not None:
             try:

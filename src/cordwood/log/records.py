@@ -290,13 +290,16 @@ def arrow_column(data: pa.Table | pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     try:
         column.validate(full=True)
-        return column if column.type == wanted.type else column.cast(wanted.type)
+        if column.type != wanted.type:
+            column = column.cast(wanted.type)
+            column.validate()  # Arrow makes broken lists of views of lists.
     except pa.ArrowInvalid as error:
         raise InvalidInputError(f"column {wanted.name}: {error}") from error
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidInputError(
             f"column {wanted.name} is {column.type}, expected {wanted.type}"
         ) from error
+    return column
 
 
 def check_headers(headers: pa.Array) -> None:

@@ -181,6 +181,11 @@ class _Scrub:
         begin = manifest.oldest_offset if start is None else start
         if begin < manifest.oldest_offset:
             raise collected(self._objects.name, begin, manifest.oldest_offset)
+        if begin > manifest.next_offset:
+            raise InvalidInputError(
+                f"log {self._objects.name!r} ends at {manifest.next_offset}, before {begin}: there "
+                "is nothing to scrub"
+            )
         is_whole = begin == manifest.oldest_offset
         if is_whole:
             self._total = Setsum.from_hex(manifest.collected_hex)

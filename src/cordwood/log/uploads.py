@@ -141,7 +141,8 @@ async def _unneeded(objects: LogObjects, entropy: Entropy, seen: Loaded, old: se
 
 async def _forget_producers(objects: LogObjects, until_us: int) -> None:
     """Forget the jobs that nobody will ask for any more."""
-    old = [m.key async for m in objects.list(paths.PRODUCER_PREFIX) if m.modified_us <= until_us]
+    found = objects.list_in(paths.PRODUCER_PREFIX)
+    old = [meta.key async for meta in found if meta.modified_us <= until_us]
     for key in old:
         with suppress(NotFoundError):
             # Another collection may have forgotten it meanwhile.

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyroaring import BitMap
 
-from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import (
     AlreadyExistsError,
     CollectedError,
@@ -80,6 +80,8 @@ class IndexSettings(Struct, frozen=True, kw_only=True):
     op: Op | None = None
     """What a record without a header does; None: it is an error."""
     cursor: str = CURSOR
+    is_whole: bool = False
+    """Whether the index is worth nothing without the log's first record."""
 
 
 class IndexUnit(Unit, frozen=True, kw_only=True):
@@ -133,6 +135,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
     result_type = Indexed
 
     _start = _limit = 0
+    _began_s = 0.0
     _ancestors: tuple[Ancestor, ...] = ()
     _engine: IndexEngine | None = None
     _pin: Pin | None = None
@@ -155,6 +158,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
 
     async def plan(self, engine: Engine) -> list[IndexUnit]:
         """What came since the mark."""
+        self._began_s = SYSTEM_CLOCK.monotonic_s()
         return [
             IndexUnit(
                 fragments=group,
@@ -201,17 +205,14 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
             snapshot = await asyncio.to_thread(self._index().newest)
             manifest = await log.manifest()
             raw = snapshot.marks.get(self.mark)
-            self._start = manifest.oldest_offset if raw is None else int(raw)
+            first = 1 if self.settings.is_whole else manifest.oldest_offset
+            self._start = first if raw is None else int(raw)
             self._limit = manifest.next_offset
             self._ancestors = manifest.ancestors
             if self._start >= manifest.oldest_offset:
                 return
             if self._start == before:  # Else another run may have moved it just now.
-                raise StateError(
-                    f"log {self.settings.log!r} begins at {manifest.oldest_offset}, and the index "
-                    f"has read up to {self._start}: what lies between was collected",
-                    hint="build the index anew from the documents themselves",
-                )
+                raise lost(self.settings.log, manifest.oldest_offset, self._start)
             before = self._start
 
     async def work(self, unit: IndexUnit) -> Indexed:
@@ -303,7 +304,7 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
                 marks={self.mark: str(self._limit).encode()},
                 expected={self.mark: None if raw is None else str(self._start).encode()},
             )
-            number = engine.home.commit(visit, draft, Files({}, {}))
+            number = engine.home.commit(visit, draft, Files({}, {}, self._began_s))
         return number, sum(map(len, gone.values()))
 
     def _alone(self, engine: IndexEngine, number: int) -> Snapshot:
@@ -337,6 +338,15 @@ class IndexLog(Job[IndexSettings, IndexUnit, Indexed, IndexReport]):
         return f"{self.settings.index}/segment.{number}.{kind}"
 
 
+def lost(log: str, oldest: int, start: int) -> StateError:
+    """Records are gone that the index never had."""
+    return StateError(
+        f"log {log!r} begins at {oldest}, and the index has read up to {start}: what lies between "
+        "was collected",
+        hint="build the index anew from the documents themselves",
+    )
+
+
 def _ipc(ids: pa.LargeBinaryArray) -> bytes:
     sink = pa.BufferOutputStream()
     batch = pa.record_batch({"id": ids})
@@ -357,6 +367,7 @@ async def index_log(
     frequencies: bool = True,
     op: Op | None = None,
     cursor: str = CURSOR,
+    is_whole: bool = False,
     engine: str | Engine = AUTO,
     progress: Progress | None = None,
 ) -> IndexReport:
@@ -369,6 +380,8 @@ async def index_log(
         frequencies: as the index was created.
         op: what a record without the header `op` does.
         cursor: the cursor that follows, and keeps collection from what was not read yet.
+        is_whole: an index that has read nothing yet begins with the first record there ever was,
+            and not with the oldest that is left.
         engine: `local`, `spark` or `auto`.
         progress: called with bytes done and bytes in all.
     """
@@ -380,5 +393,6 @@ async def index_log(
         frequencies=frequencies,
         op=op,
         cursor=cursor,
+        is_whole=is_whole,
     )
     return await run(IndexLog(settings, [log.store]), engine, progress)

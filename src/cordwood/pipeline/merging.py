@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 from pyroaring import BitMap
 
-from cordwood.base.clock import SYSTEM_ENTROPY
+from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY
 from cordwood.base.errors import ConflictError, UncertainError
 from cordwood.base.workers import in_worker
 from cordwood.index.cache import SegmentCache
@@ -95,6 +95,7 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
     _open: AbstractContextManager[Any] | None = None
     _visit: Any = None
     _before = 0
+    _began_s = 0.0
 
     def __init__(self, settings: MergeSettings, stores: Iterable[Store] = ()) -> None:
         """No I/O."""
@@ -112,6 +113,7 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
         return list(self._units)
 
     def _begin(self) -> None:
+        self._began_s = SYSTEM_CLOCK.monotonic_s()
         index = self._index()
         index.home.cancel_dead_merges()
         self._open = index.visiting()
@@ -192,7 +194,7 @@ class MergeIndex(Job[MergeSettings, MergeUnit, Merged, MergeReport]):
             }
             try:
                 draft = Draft(ended=Ended(entry, seen))
-                self._index().home.commit(self._visit, draft, Files({}, {}))
+                self._index().home.commit(self._visit, draft, Files({}, {}, self._began_s))
             except UncertainError:
                 raise
             except ConflictError:

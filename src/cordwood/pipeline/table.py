@@ -53,6 +53,7 @@ from cordwood.pipeline.columns import (
     setsum_of,
     together,
 )
+from cordwood.pipeline.engine import Progress
 from cordwood.pipeline.naming import check_name, split_url
 from cordwood.pipeline.tabledoc import (
     KEYLESSES,
@@ -219,17 +220,27 @@ class Table:
             found = [part async for part in parts]
         return together(found, chosen(columns))
 
-    async def scrub(self) -> list[str]:
-        """Read every file and compare it with its checksum and its setsum: what is wrong."""
+    async def scrub(self, progress: Progress | None = None) -> list[str]:
+        """Read every file and compare it with its checksum and its setsum: what is wrong.
+
+        `progress` is called with bytes done and bytes to do.
+        """
         faults = []
-        for file in await self.files():
+        files = await self.files()
+        done, total = 0, sum(file.bytes for file in files)
+        for file in files:
             try:
                 rows = await self._rows(file, None, verify=True)
                 found = (rows.num_rows, (await in_worker(setsum_of, rows)).hexdigest())
                 if found != (file.rows, file.setsum):
                     raise damaged(file.path, f"{(file.rows, file.setsum)}", f"{found}")
+            except CollectedError:
+                pass  # It was replaced while we were on our way: nobody needs it any more.
             except CorruptionError as error:
                 faults.append(error.message)
+            done += file.bytes
+            if progress is not None:
+                progress(done, total)
         return faults
 
     async def _rows(

@@ -33,6 +33,7 @@ from cordwood.index.shelf import Shelf
 from cordwood.log.log import Log
 from cordwood.pipeline.indexing import CURSOR, IndexReport, index_log
 from cordwood.spark.engine import SparkEngine, check_can_travel
+from cordwood.spark.session import check_session
 from cordwood.store.url import Store
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def build_index(
         NotFoundError: there is no index, and none is to be made.
         InvalidInputError: the index cannot be reached by tasks, or columns are missing.
     """
+    check_session(spark)
+    if not isinstance(source, str) and not hasattr(source, "mapInArrow"):
+        raise InvalidInputError(
+            f"source is a DataFrame, or the URL of a log, not {source!r}",
+        )
     home = home_of(index, name, durable=True, clock=SYSTEM_CLOCK, entropy=SYSTEM_ENTROPY)
     engine = IndexEngine(home)
     try:
@@ -146,11 +152,12 @@ def _from_frame(frame: DataFrame, engine: IndexEngine, build: str, version: int)
         if before is not None and int(before) >= version:
             return BuildReport(is_repeated=True)
         marks, expected = {mark: str(version).encode()}, {mark: before}
+    began_s = SYSTEM_CLOCK.monotonic_s()
     with staging(engine) as stage:
         rows = frame.mapInArrow(_builder(stage), _PARTS).collect()
         parts = [Part(row.segment, row.documents, row.size_bytes, row.path) for row in rows]
         try:
-            number = commit_parts(engine, parts, marks=marks, expected=expected)
+            number = commit_parts(engine, parts, marks=marks, expected=expected, since_s=began_s)
         except UncertainError:
             raise
         except ConflictError:

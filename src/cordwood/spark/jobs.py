@@ -65,7 +65,7 @@ class Failure(Struct, frozen=True):
 
     def error(self) -> CordwoodError:
         """The error again."""
-        kind: type[CordwoodError] = getattr(errors, self.kind)
+        kind: type[CordwoodError] = getattr(errors, self.kind, CordwoodError)
         return kind(self.message, code=self.code, hint=self.hint)
 
 

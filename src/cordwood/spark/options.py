@@ -218,18 +218,30 @@ def _place(given: Mapping[str, str]) -> Place:
             )
         return _checked(given["path"], names)
     if "paths" in given:
-        urls = msgspec.json.decode(given["paths"], type=list[str])
-        places = [_of_url(url) for url in urls]
+        places = [_of_url(url) for url in _urls(given)]
         if len({place.store for place in places}) > 1:
             raise InvalidInputError(
                 "the logs lie in several stores", hint="read each store by itself, and union them"
             )
-        return Place(places[0].store, tuple(name for place in places for name in place.names))
+        # A log that is named twice is read once.
+        once = dict.fromkeys(name for place in places for name in place.names)
+        return Place(places[0].store, tuple(once))
     if "path" not in given:
         raise InvalidInputError(
             "no log is named", hint='write load("file:///data/wood/orders"), or option path'
         )
     return _of_url(given["path"])
+
+
+def _urls(given: Mapping[str, str]) -> list[str]:
+    """What load() was given: a list, as Spark hands it over."""
+    try:
+        urls = msgspec.json.decode(given["paths"], type=list[str])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise _wrong("paths", given, "a list of URLs in JSON") from error
+    if not urls:
+        raise InvalidInputError("no log is named: the list is empty")
+    return urls
 
 
 def _of_url(url: str) -> Place:

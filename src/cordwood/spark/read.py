@@ -22,12 +22,14 @@ from pyspark.sql.types import StructType
 
 from cordwood.base import portal
 from cordwood.base.errors import InvalidInputError
+from cordwood.base.given import given_all
 from cordwood.log.log import Log
 from cordwood.spark.batch_reader import schema_of
 from cordwood.spark.options import Frozen, ReadOptions, parse
 from cordwood.spark.pins import KeptPin, release_all
 from cordwood.spark.plan import find, freeze, in_turns
 from cordwood.spark.schema import ALL, FRAGMENTS
+from cordwood.spark.session import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +65,7 @@ def read_log(
         NotFoundError: there is no such log.
         CollectedError: `start` has been collected.
     """
+    check_session(spark)
     given = _given(url, start, end, options)
     asked = parse(given)
     schema = _projection(columns, asked) if columns is not None else schema_of(given)
@@ -119,7 +122,8 @@ def _given(
             given[f"{word}{'time' if isinstance(value, datetime) else 'offset'}"] = _text(value)
     if isinstance(url, str):
         return {**given, "path": url}
-    return {**given, "paths": msgspec.json.encode(list(url)).decode()}
+    urls = given_all(url, str, "a log's URL")
+    return {**given, "paths": msgspec.json.encode(urls).decode()}
 
 
 def _text(value: Any) -> str:
@@ -133,7 +137,7 @@ def _text(value: Any) -> str:
 
 def _projection(columns: Sequence[str], asked: ReadOptions) -> StructType:
     known = {f.name: f for f in (FRAGMENTS.fields if asked.view == "fragments" else ALL)}
-    if isinstance(columns, str) or not columns or not set(columns) <= set(known):
+    if type(columns) not in {list, tuple} or not columns or not set(columns) <= set(known):
         raise InvalidInputError(
             f"columns {columns!r} cannot be read", hint=f"give a list of {', '.join(known)}"
         )

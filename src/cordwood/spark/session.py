@@ -40,6 +40,18 @@ _SECRET = re.compile(r"secret|password|token|access[.]?key|account[.]?key", re.I
 """The names that Spark itself blackens where it shows settings, and Azure's."""
 
 
+def check_session(spark: Any) -> None:
+    """Raise unless it can be a session, of Spark or of Spark Connect.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if not (hasattr(spark, "read") and hasattr(spark, "createDataFrame")):
+        raise InvalidInputError(
+            f"spark is a SparkSession, not {spark!r}", hint="cordwood.spark.session() gives one"
+        )
+
+
 def session(
     master: str | None = None, *, app: str = "cordwood", conf: Mapping[str, Any] | None = None
 ) -> SparkSession:

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from cordwood.base import portal
 from cordwood.pipeline.table import Table
+from cordwood.spark.session import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,7 @@ def read_table(spark: SparkSession, url: str) -> DataFrame:
     Raises:
         NotFoundError: there is no such table.
     """
+    check_session(spark)
     table = Table.from_url(url)
     files = portal.current().run(table.files())
     if not files:

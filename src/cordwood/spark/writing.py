@@ -222,9 +222,7 @@ def _tables(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.T
     waiting: list[pa.RecordBatch] = []
     num_bytes = num_records = 0
     for whole in batches:
-        rows = max(1, whole.num_rows * most_bytes // max(1, whole.nbytes))
-        for start in range(0, whole.num_rows, rows):
-            batch = whole.slice(start, rows)
+        for batch in _cut(whole, most_bytes):
             waiting.append(batch)
             num_bytes += batch.nbytes
             num_records += batch.num_rows
@@ -233,6 +231,20 @@ def _tables(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.T
                 waiting, num_bytes, num_records = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same records, in parts of this size at most, or of one record.
+
+    By halves: records differ in size, and the large ones may lie together.
+    """
+    if batch.nbytes <= most_bytes or batch.num_rows <= 1:
+        if batch.num_rows:
+            yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _cut(batch.slice(0, middle), most_bytes)
+    yield from _cut(batch.slice(middle), most_bytes)
 
 
 def commit(

@@ -74,8 +74,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import TypeVar
 
 from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import (
@@ -92,6 +93,8 @@ from cordwood.store.api import RESERVED_SEGMENT_PREFIX, Buffer, Match, Meta, Put
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.keys import is_key
 from cordwood.store.patience import Patience
+
+T = TypeVar("T")
 
 LOCK_NAME = f"{RESERVED_SEGMENT_PREFIX}lock"
 TEMP_PREFIX = f"{RESERVED_SEGMENT_PREFIX}tmp-"
@@ -203,9 +206,8 @@ class Files:
             self._refuse_clash(target)
             if not self._is_reachable(source) or self._present(source) is None:
                 raise NotFoundError(f"copy {source!r}: no such object")
-            self._make(folder)
             try:
-                self._disk.link(self._path(source), path)
+                self._within(folder, lambda: self._disk.link(self._path(source), path))
             except FileExistsError as error:
                 self._settle(folder)
                 raise AlreadyExistsError(f"copy to {target!r}: the object exists") from error
@@ -292,13 +294,7 @@ class Files:
         temp = f"{folder}/{TEMP_PREFIX}{self._entropy.token()}"
         mtime_ns = self._time_ns(floor_ns)
         try:
-            self._make(folder)
-            try:
-                status = self._disk.write(temp, data, mtime_ns)
-            except FileNotFoundError:  # someone removed a folder that we knew
-                self._settled.clear()
-                self._make(folder)
-                status = self._disk.write(temp, data, mtime_ns)
+            status = self._within(folder, lambda: self._disk.write(temp, data, mtime_ns))
             _check_time(key, status, floor_ns)
             yield temp, status
         finally:
@@ -309,6 +305,16 @@ class Files:
     def _time_ns(self, floor_ns: int) -> int:
         """The time for a file that is to be later than `floor_ns`."""
         return max(self._clock.now_us() * 1_000, floor_ns + 1)
+
+    def _within(self, folder: str, work: Callable[[], T]) -> T:
+        """Do something that needs the folder, which is made if it is not there."""
+        try:
+            self._make(folder)
+            return work()
+        except FileNotFoundError:  # someone removed a folder that we knew
+            self._settled.clear()
+            self._make(folder)
+            return work()
 
     def _make(self, folder: str) -> None:
         """See to it that the folder exists, and that its name and those above it are durable."""

@@ -106,9 +106,9 @@ class Collection:
         """Bring the index up to the log, and merge what is worth it."""
         return self._run(self._collection.compact(engine, progress=progress))
 
-    def check(self) -> CheckReport:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Read the index and prove the log; what is wrong."""
-        return self._run(self._collection.check())
+        return self._run(self._collection.check(progress))
 
     def close(self) -> None:
         """Wait until every change is durable or has failed; then let go of everything."""

@@ -11,6 +11,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.index.engine import CheckReport, Engine, IndexState, Writing
 from cordwood.index.home import CompactReport
 from cordwood.index.index import Place
+from cordwood.index.merge import Progress
 from cordwood.index.operations import Op
 from cordwood.index.place import home_of
 from cordwood.index.query import Query
@@ -74,17 +75,17 @@ class Index:
         with self._engine.visiting() as (_, snapshot):
             yield snapshot
 
-    def merge(self, *, tiered: bool = False) -> int:
+    def merge(self, *, tiered: bool = False, progress: Progress | None = None) -> int:
         """Merge segments; how many fewer there are then."""
-        return self._engine.merge(tiered=tiered)
+        return self._engine.merge(tiered=tiered, progress=progress)
 
     def compact(self) -> CompactReport:
         """Drop merged segments, and shorten the ledger, as far as no handle needs them."""
         return self._engine.compact()
 
-    def check(self) -> CheckReport:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Read all of it and compare its parts."""
-        return self._engine.check()
+        return self._engine.check(progress)
 
     def state(self) -> IndexState:
         """What there is."""

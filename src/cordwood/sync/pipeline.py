@@ -103,9 +103,9 @@ class Table:
         """All rows at once."""
         return portal.current().run(self.twin.to_arrow(columns, verify=verify))
 
-    def scrub(self) -> list[str]:
+    def scrub(self, progress: Progress | None = None) -> list[str]:
         """Read every file and compare it with its checksum and its setsum: what is wrong."""
-        return portal.current().run(self.twin.scrub())
+        return portal.current().run(self.twin.scrub(progress))
 
     def sweep(self) -> SweepReport:
         """Delete files that nobody needs any more."""

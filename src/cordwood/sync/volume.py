@@ -18,6 +18,7 @@ from cordwood.store.url import Store
 from cordwood.volume import volume as async_volume
 from cordwood.volume.cache import Progress as Fetching
 from cordwood.volume.checkpoints import Made
+from cordwood.volume.checkpoints import Progress as Checkpointing
 from cordwood.volume.collect import KEEP_S, CollectReport
 from cordwood.volume.collect import Progress as Collecting
 from cordwood.volume.desk import Desk, Sight
@@ -170,9 +171,9 @@ class Volume:
         """Make what is seen here an older version, by a local commit; how many pages changed."""
         return self._run(self._volume.restore(at))
 
-    def checkpoint(self, at: Moment | None = None) -> Made:
+    def checkpoint(self, at: Moment | None = None, progress: Checkpointing | None = None) -> Made:
         """Name every page of a published version in one document, so that reads stop there."""
-        return self._run(self._volume.checkpoint(at))
+        return self._run(self._volume.checkpoint(at, progress))
 
     def discover(self) -> Sequence[int]:
         """Add checkpoints that were made, and whose makers died before they said so."""

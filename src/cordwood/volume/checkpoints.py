@@ -15,7 +15,7 @@ gone is deleted: nobody was told of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +35,8 @@ from cordwood.volume.reader import PageReader
 from cordwood.volume.remote import Fetched, Remote
 from cordwood.volume.snapshot import Resolution
 
+Progress = Callable[[int, int], None]
+
 LIVE_MIN = 0.5
 """A pack of which less counts is written anew."""
 
@@ -49,10 +51,13 @@ class Made:
     bytes_written: int
 
 
-async def make_checkpoint(history: History, reader: PageReader, log: str) -> Made:
+async def make_checkpoint(
+    history: History, reader: PageReader, log: str, progress: Progress | None = None
+) -> Made:
     """A checkpoint of a reader's version in a log, made and announced.
 
-    Two PUTs and a GET if all packs are mostly live; else the pages of the others are read and put.
+    Two PUTs and a GET if all packs are mostly live; else the pages of the others are read and put:
+    `progress` is called with how many are, and how many there are.
 
     Raises:
         InvalidInputError: the version has no commit, or is not one of this log.
@@ -74,11 +79,14 @@ async def make_checkpoint(history: History, reader: PageReader, log: str) -> Mad
     kept, moved = _divide(version)
     note = await put_note(remote, log) if len(moved) > NOTE_PAGES else ""
     written: list[PackIndex] = []
-    num_bytes = 0
+    num_bytes = num_pages = 0
     async for built in _written(reader, version, moved, log):
         await remote.put_pack(built)
         written.append(built.pack)
         num_bytes += len(built.data)
+        num_pages += len(built.pack.own)
+        if progress is not None:
+            progress(num_pages, len(moved))
     sealed = seal(
         replace(
             snapshot.newest,

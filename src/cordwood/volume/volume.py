@@ -28,6 +28,7 @@ from cordwood.volume import operations, pull, versions
 from cordwood.volume.branches import create_volume
 from cordwood.volume.cache import Progress as Fetching
 from cordwood.volume.checkpoints import Made, discover, make_checkpoint
+from cordwood.volume.checkpoints import Progress as Checkpointing
 from cordwood.volume.collect import KEEP_S, Collector, CollectReport
 from cordwood.volume.collect import Progress as Collecting
 from cordwood.volume.desk import Desk, Sight, open_desk
@@ -362,8 +363,12 @@ class Volume:
             draft.rollback()
         return changed
 
-    async def checkpoint(self, at: Moment | None = None) -> Made:
+    async def checkpoint(
+        self, at: Moment | None = None, progress: Checkpointing | None = None
+    ) -> Made:
         """Name every page of a published version in one document, so that reads stop there.
+
+        `progress` is called with pages written and pages to write.
 
         Raises:
             StateError: nothing was published yet.
@@ -373,7 +378,7 @@ class Volume:
         if not lsn:
             raise StateError(f"volume {self.name!r} has no published version", hint="push first")
         reader = await desk.published(lsn)
-        return await make_checkpoint(desk.history, reader, desk.log)
+        return await make_checkpoint(desk.history, reader, desk.log, progress)
 
     async def discover(self) -> Sequence[int]:
         """Add checkpoints that were made, and whose makers died before they said so."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from cordwood import sync
+
 
 def test_a_log_from_create_to_scrub(run, url):
     """Create, append, read, show and scrub work together."""
@@ -96,6 +98,28 @@ def test_bytes_that_are_no_text_are_told_apart(run, url, tmp_path):
     ):
         assert ("\\xff", None) == (rows[0]["body"], rows[0].get("body_base64"))
         assert (None, "/w==") == (rows[1].get("body"), rows[1]["body_base64"])
+
+
+def test_headers_that_are_no_text_are_told_apart(run, url, tmp_path):
+    """Each by itself, wherever records are shown as JSON."""
+    with sync.Log.from_url(url).writer(create=True) as writer:
+        writer.append(b"a", key=b"k", headers={"text": b"\\xff", "other": b"\xff"})
+        writer.append(b"b", key=b"l", headers={"text": b""})
+        writer.append(b"c", key=b"m")
+    run("log", "read", url, "-o", "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
+    for rows in (
+        run("log", "read", url, "--json"),
+        lines,
+        run("table", "read", "wood/rows", "--json"),
+    ):
+        assert ({"text": "\\xff"}, {"other": "/w=="}) == (
+            rows[0]["headers"],
+            rows[0]["headers_base64"],
+        )
+        assert ({"text": ""}, None) == (rows[1]["headers"], rows[1].get("headers_base64"))
+        assert (None, None) == (rows[2].get("headers"), rows[2].get("headers_base64"))
 
 
 def test_read_by_time(run, url):

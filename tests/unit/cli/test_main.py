@@ -42,6 +42,7 @@ def test_a_command_that_is_none_is_refused():
         (["log", "frobnicate"], "No such command 'frobnicate'"),
         (["grep"], "give a PATTERN"),
         (["log", "bench", "latency", "--rate", "0"], "0.0 is not in the range x>0"),
+        (["log", "bench", "scan", "--megabytes", "7"], "7 is not in the range x>=8"),
         (["log", "bench", "memory", "--logs", "0"], "0 is not in the range x>=1"),
         (["log", "stress", "--seconds", "-1"], "-1.0 is not in the range x>=0"),
         (["volume", "import", "file:///tmp/x/y", "/no/such/file"], "/no/such/file"),

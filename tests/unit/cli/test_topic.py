@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 import pyarrow as pa
@@ -40,7 +39,12 @@ def test_json_goes_in_and_comes_out(run, place):
     rows = [
         {"value": "a", "key": "k", "headers": {"h": "x"}, "timestamp_us": 5, "partition": 1},
         {"value": {"n": 1}, "timestamp_us": 6, "partition": 1},
-        {"value_base64": base64.b64encode(b"\xff").decode(), "timestamp_us": 7, "partition": 1},
+        {
+            "value_base64": "/w==",
+            "headers_base64": {"h": "/w=="},
+            "timestamp_us": 7,
+            "partition": 1,
+        },
         {"key": "k", "timestamp_us": 8, "partition": 1},
     ]
     lines = "\n".join(map(json.dumps, rows)) + "\n\n"
@@ -51,7 +55,7 @@ def test_json_goes_in_and_comes_out(run, place):
     whole = {"partition": 1, "offset": 0, "timestamp_us": 5, "key": "k", "value": "a"}
     assert whole | {"headers": {"h": "x"}} == found[0]
     assert '{"n":1}' == found[1]["value"]
-    assert "/w==" == found[2]["value_base64"]
+    assert ("/w==", {"h": "/w=="}) == (found[2]["value_base64"], found[2]["headers_base64"])
     assert (None, "k") == (found[3]["value"], found[3]["key"])
 
 
@@ -230,6 +234,7 @@ def test_what_was_sent_before_a_failure_is_told(run, place, monkeypatch):
         *('{"values": 1}', "[1]", '{"value_base64": "?"}', '{"headers": 1}'),
         *numbers,
         *others,
+        '{"headers_base64": {"a": 1}}',
     ):
         out = run("topic", "produce", place, TOPIC, "--as", "jsonl", stdin=wrong + "\n", code=1)
         assert "line 1 is no record" in out

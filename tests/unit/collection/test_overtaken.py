@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from cordwood import Collection, Store
+from cordwood.base.clock import SYSTEM_CLOCK
 from cordwood.base.errors import StateError
 from cordwood.index.engine import Engine
-from cordwood.pipeline import indexing
+from cordwood.pipeline import indexing, merging
 from cordwood.pipeline.indexing import IndexLog
 from cordwood.pipeline.merging import MergeIndex, MergeSettings
 from cordwood.store.memory import MemoryStore
@@ -181,3 +182,69 @@ async def test_two_that_merge_the_same(scene, monkeypatch):
         report = await quick.finish([await quick.work(unit)])
         assert (1, 2, 1) == (report.merges, report.segments_before, report.segments_after)
     await scene.look()
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+async def test_what_was_collected_by_force_is_said_by_all(scene, is_marked):
+    """A search said that collection was too quick; a first compaction left documents out."""
+    if is_marked:
+        await scene.slow.compact("local")
+    await scene.slow.add(b"lost", "word")
+    await scene.slow.add(b"more", "word")
+    cursors = scene.slow.log.cursors
+    await cursors.save("index", 12, await cursors.load("index"))
+    for _ in range(2):
+        await scene.slow.log.collect(wait_s=0)
+        scene.clock.pass_s(5)
+    asked = (
+        lambda: scene.slow.match("word"),
+        lambda: scene.quick.search("word"),
+        scene.slow.state,
+        lambda: scene.quick.compact("local"),
+        lambda: scene.quick.match("word"),
+    )
+    for ask in asked:
+        with pytest.raises(StateError, match=r"begins at 12.*what lies between was collected"):
+            await ask()
+    for user in (scene.slow, scene.quick):
+        await user.close()
+
+
+@pytest.mark.parametrize("step", [indexing, merging])
+async def test_a_compaction_that_took_days_is_begun_again(scene, monkeypatch, step):
+    """What it uploaded at first may be gone by now: it is not committed."""
+    await scene.slow.compact("local")
+    for number in range(9):
+        await scene.slow.delete(b"%d" % number)
+    with monkeypatch.context() as patched:
+        began = HandClock()
+        began.us = int((SYSTEM_CLOCK.monotonic_s() - 86_401) * 1e6)
+        patched.setattr(step, "SYSTEM_CLOCK", began)
+        with pytest.raises(StateError, match="uploaded more than a day ago"):
+            await scene.slow.compact("local")
+    assert {b"9"} == set(await scene.slow.match("word"))
+    await scene.slow.compact("local")
+    assert {b"9"} == set(await scene.quick.match("word"))
+    assert (await scene.quick.check()).ok
+    for user in (scene.slow, scene.quick):
+        await user.close()
+
+
+async def test_one_writer_is_opened_however_many_add_at_first(scene, monkeypatch):
+    """Each had one of its own, and all but the last were never closed."""
+    opened = []
+    make = scene.quick.log.writer
+
+    def counted(**options):
+        opened.append(make(**options))
+        return opened[-1]
+
+    monkeypatch.setattr(scene.quick.log, "writer", counted)
+    await asyncio.gather(*(scene.quick.add(b"%d" % n, "again") for n in range(10)))
+    assert 1 == len(opened)
+    await opened[0].close()  # As one that broke down: the next change opens another.
+    await scene.quick.add(b"11", "again")
+    assert 11 == len(await scene.slow.match("again"))
+    for user in (scene.slow, scene.quick):
+        await user.close()
+    assert [False, False] == [writer.is_open for writer in opened]

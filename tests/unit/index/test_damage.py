@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
+import xxhash
 from pyroaring import BitMap
 
 from cordwood.base.clock import SeededEntropy
@@ -17,6 +20,7 @@ from cordwood.index.draft import Draft, entries, idmaps_for
 from cordwood.index.engine import Engine, Writing
 from cordwood.index.folder import Folder
 from cordwood.index.home import Files
+from cordwood.index.sections import _TRAILER, BLOCK, MAGIC
 from cordwood.index.segment import Segment, View
 from cordwood.index.shelf import Shelf
 from cordwood.index.snapshot import Snapshot
@@ -265,6 +269,35 @@ def test_a_segment_cut_short_at_every_byte():
     for size in range(len(data)):
         with pytest.raises(FormatError):
             Segment(1, data[:size], "segment")
+
+
+def forged(data, section, place, value):
+    """The segment with other bytes in a section, and with checksums that are right for them."""
+    body, directory, _, _, _ = _TRAILER.unpack(data[-_TRAILER.size :])
+    begin = json.loads(data[directory : -_TRAILER.size])["sections"][section][0] + place
+    changed = bytearray(data[:body])
+    changed[begin : begin + len(value)] = value
+    blocks = [bytes(changed[at : at + BLOCK]) for at in range(0, body, BLOCK)]
+    sums = struct.pack(f"<{len(blocks)}Q", *map(xxhash.xxh3_64_intdigest, blocks))
+    end = sums + data[directory:-16]
+    return bytes(changed) + end + struct.pack("<Q", xxhash.xxh3_64_intdigest(end)) + MAGIC
+
+
+@pytest.mark.parametrize("value", [b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\0\x40"])
+@pytest.mark.parametrize(("count", "section"), [(3, "ids.offsets"), (80, "ids.sample.offsets")])
+def test_offsets_that_somebody_forged_do_not_end_the_process(count, section, value):
+    """Arrow trusts them, and reads whatever memory they lead to."""
+    data = segment_of("words", True, count)
+    width = 4 if count == 3 else 8
+    assert said(data) == said(forged(data, section, 0, bytes(width)))
+    for place in range(3):
+        wrong = forged(data, section, (place + 1) * width - 4, value)
+        segment = Segment(1, wrong, "segment")
+        with pytest.raises(CorruptionError, match="cannot be"):
+            segment.ids.of_document(1)
+        with pytest.raises(CorruptionError, match="cannot be"):
+            assert segment.ids._table is None
+            segment.ids.get(1)
 
 
 def test_objects_of_a_store(tmp_path):

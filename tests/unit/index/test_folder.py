@@ -455,3 +455,37 @@ def test_a_compaction_leaves_a_spool_alone_that_is_just_being_made(tmp_path, mon
     written(engine, {b"a": "all"})
     assert 1 == len(waited)
     assert [b"a"] == found(engine)
+
+
+FORKING = """
+import os, signal, sys
+from cordwood.index.draft import Draft
+from cordwood.index.engine import Engine, Writing
+from cordwood.index.folder import Folder
+from cordwood.index.home import Files
+
+engine = Engine(Folder(sys.argv[1]))
+engine.create("words", frequencies=True, exist_ok=False)
+writing = Writing(engine)
+writing.add([b"a"], ["word"])
+writing.commit()
+asked, ask = os.pipe()
+alive, held = os.pipe()
+with engine.visiting() as (visit, _):
+    engine.home.commit(visit, Draft(start=tuple(visit.state.live)), Files({}, {}))
+    if os.fork():
+        os.read(asked, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(held)
+    print(engine.home.cancel_dead_merges(), flush=True)
+    os.write(ask, b"!")
+    os.read(alive, 1)
+    print(engine.home.cancel_dead_merges(), flush=True)
+"""
+
+
+def test_a_forked_child_cancels_the_merge_that_its_dead_parent_began(tmp_path):
+    """It took it for its own, which goes on, for as long as it lived."""
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "index")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ("", ["0", "1"]) == (done.stderr, done.stdout.splitlines())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cordwood.base.errors import CorruptionError
-from cordwood.index import census, glance, stamps, take
+from cordwood.index import census, glance, stamps, take, walk
 from cordwood.index.lines import Finder
 from cordwood.index.sources import Sources
 from cordwood.index.walk import path_of
@@ -347,6 +347,38 @@ def test_rules_that_cannot_be_read_are_asked_for_each_time(tree, opened, monkeyp
         sources.update(sources.names())
     assert glanced(sources) is None
     assert walked(sources)[0] == ["sub/deep/d"]
+
+
+@pytest.mark.parametrize("refused", ["scandir", "stat"])
+def test_folders_that_cannot_be_read_are_asked_for_each_time(tree, opened, monkeypatch, refused):
+    """Nothing else changes when they can be; and until then each search says that they cannot."""
+    told = []
+    sources = opened(tell=lambda path, _: told.append(os.path.basename(path)))
+    scandir, stamp_of = os.scandir, walk.stamp_of
+
+    def listed(path):
+        """Not this folder."""
+        if isinstance(path, bytes) and path.endswith(b"/deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    def stamped(it):
+        """Not this file, as in a folder that may be listed and not entered."""
+        if it.st_ino == os.stat(tree / "sub/deep/d").st_ino:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stamp_of(it)
+
+    with monkeypatch.context() as patched:
+        if refused == "scandir":
+            patched.setattr(os, "scandir", listed)
+        else:
+            patched.setattr(walk, "stamp_of", stamped)
+        sources.update(sources.names())
+        told.clear()
+        assert glanced(sources) == ([], [])
+        assert [b"deep" if refused == "scandir" else b"d"] == told
+    assert [(1, "one needle")] == glanced(sources)[1]
+    assert [(1, "one needle")] == walked(sources)[1]
 
 
 def test_rules_in_a_new_folder_are_its_own(tree, opened):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from cordwood import Index, sync
-from cordwood.base.errors import InvalidInputError, LimitError
+from cordwood.base.errors import InvalidInputError, LimitError, StateError, StoreError
 from cordwood.index import build, engine
 from cordwood.index.query import And, Not, Or, Prefix, Term
 
@@ -112,6 +115,34 @@ def test_what_is_refused_leaves_no_trace(index, what):
         call(transaction)
     assert {b"a"} == index.match("word")
     assert index.check().ok
+
+
+@pytest.mark.parametrize("after", ["add", "leave"])
+def test_what_fails_half_way_takes_the_rest_with_it(index, monkeypatch, after):
+    """Whoever went on after a full disk got the texts of later documents under earlier ids."""
+    monkeypatch.setattr(index._engine, "segment_bytes", 40)
+    cut = build.cut_slices
+    full = [OSError(errno.ENOSPC, "full")]
+
+    def once(*args):
+        if full:
+            raise full.pop()
+        return cut(*args)
+
+    monkeypatch.setattr(build, "cut_slices", once)
+    transaction = index.begin()
+    with pytest.raises(StateError, match="nothing of it counts"), transaction:
+        with pytest.raises(StoreError, match="full"):
+            transaction.add_arrow([b"b", b"c"], ["word", 10 * "and more "])
+        if after == "add":
+            transaction.add_arrow([b"d", b"e"], ["word", 10 * "and more "])
+    assert {b"a"} == index.match("word")
+    with index.begin() as another:
+        another.add_arrow([b"d", b"e"], ["word", 10 * "and more "])
+    assert {b"a", b"d"} == index.match("word")
+    assert index.check().ok
+    index.close()
+    assert [] == [*Path(index.name, "spool").iterdir(), *Path(index.name, "handles").iterdir()]
 
 
 @pytest.mark.parametrize("given", [{"marks": {"a": 3}}, {"expected": {"a": "x"}}])

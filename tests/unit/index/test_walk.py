@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
+import numpy as np
 import pytest
 
 from cordwood.index.ignore import Rules
@@ -52,6 +53,40 @@ def test_a_folder_can_be_left_out(tmp_path):
     """That of an index within the tree; one of the same name elsewhere is not meant."""
     put(tmp_path, "ix/a", "sub/ix/b")
     assert paths(tmp_path, without=os.fsencode(os.path.realpath(tmp_path / "ix"))) == ["sub/ix/b"]
+
+
+def test_folders_of_indexes_are_left_out_and_no_others(tmp_path):
+    """A folder whose name only began like that of an index was never searched."""
+    made, gone = "..cordwood-grep.0123456789abcdef/a", ".cordwood-grep.0123456789abcdef.gone/a"
+    put(tmp_path, ".cordwood-grep/a", made, gone)
+    assert [] == paths(tmp_path)
+    others = [
+        "cordwood-grep/a",
+        "cordwood-grep.py/a",
+        ".cordwood-grep-notes/a",
+        "..cordwood-grep/a",
+    ]
+    put(tmp_path, *others)
+    assert sorted(others) == paths(tmp_path)
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_nothing_to_tell(tmp_path, monkeypatch):
+    """As a file is; but a tree that is not there is."""
+    put(tmp_path, "a/x", "b/y")
+    real = os.scandir
+
+    def late(path):
+        """Somebody was quicker."""
+        if os.path.basename(path) == b"a":
+            os.rename(path, os.fsencode(tmp_path) + b"-gone")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    told = []
+    assert ["b/y"] == paths(tmp_path, told=told)
+    assert [] == told
+    assert [] == paths(tmp_path / "none", told=told)
+    assert 1 == len(told)
 
 
 def test_names_are_any_bytes(tmp_path):
@@ -147,6 +182,15 @@ IGNORED = [
     ("trailing   ", "trailing"),
     ("a.c\n!b.c\n*.c", "b.c"),
     ("*\n!keep", "other"),
+    ("a\r\nb\r", "b"),
+    ("a/***", "a/x/y"),
+    ("***/deep", "x/y/deep"),
+    ("[[:alpha:]_].c", "a.c"),
+    ("[[:digit:]-].c", "-.c"),
+    (r"[a\]]", "]"),
+    (r"[\a-c]", "b"),
+    ("[]a]", "]"),
+    ("[[:]", ":"),
 ]
 KEPT = [
     ("# a", "# a"),
@@ -162,6 +206,16 @@ KEPT = [
     ("*.c\n!b.c", "b.c"),
     ("*\n!keep", "keep"),
     ("[", "a"),
+    ("[", "["),
+    ("[a-", "[a-"),
+    ("[[:none:]a]", "a"),
+    ("a\\", "a\\"),
+    ("build\t", "build"),
+    ("a\rb", "a"),
+    ("build//", "build/"),
+    ("[[:alpha:]].c", "1.c"),
+    ("[c-a]", "b"),
+    ("a[!b]c", "a/c"),
     ("", "a"),
     ("a.c", "axc"),
 ]
@@ -214,3 +268,28 @@ def test_git_agrees(tmp_path):
     assert paths(tmp_path) == sorted(listed.stdout.splitlines())
     assert is_in_repository(os.fsencode(tmp_path / "x"))
     assert "build/a" in paths(tmp_path, ignore=False)
+
+
+PIECES = "a b ab * ** ? [ab] [!a] [a-b] a* *b *** [a [ []a] [a\\] [z-a] \\* \\a [[:alpha:]]"
+NAMES = ["a", "b", "ab", "c", "*", "[", "]", "[a"]
+
+
+def test_nothing_is_left_out_that_git_keeps(tmp_path):
+    """Whatever stands in the rules: a file that is not searched is a match that is not found."""
+    rng = np.random.default_rng(3)
+    put(tmp_path, *(f"{x}/{y}/{z}" for x in NAMES for y in NAMES for z in NAMES[:5]))
+    subprocess.run(["git", "init", "-q", tmp_path], check=True, capture_output=True)
+    exclude = ["git", "-C", tmp_path, "ls-files", "-oz", "--exclude-per-directory=.gitignore"]
+    ends = ["", "", "/", "\t", " ", "\r"]
+    left_out = 0
+    for _ in range(40):
+        lines = []
+        for _ in range(4):
+            steps = rng.choice(PIECES.split(), rng.integers(1, 4))
+            lines.append(rng.choice(["", "", "/", "!"]) + "/".join(steps) + rng.choice(ends))
+        (tmp_path / ".gitignore").write_text("\n".join(lines), newline="")
+        listed = subprocess.run(exclude, check=True, capture_output=True).stdout
+        kept = set(map(os.fsdecode, listed.split(b"\0")[:-1]))
+        assert set() == kept.difference(paths(tmp_path)), lines
+        left_out += len(NAMES) ** 2 * 5 - len(kept)
+    assert left_out > 1_000

@@ -18,6 +18,7 @@ from cordwood.base.limits import (
 from cordwood.log.fragment import build_table
 from cordwood.log.records import (
     FULL_SCHEMA,
+    HEADERS,
     PLAIN_SCHEMA,
     Content,
     Record,
@@ -417,3 +418,12 @@ def test_a_content_knows_its_length():
     # EVIDENCE-OF: G-26
     # EVIDENCE-OF: G-26
     assert 2 == len(Content(pa.array([b"a", b"b"]), {}, 2))
+
+
+def test_headers_as_views_of_lists():
+    """Arrow cannot cast them: one clear error, when they are given."""
+    pairs = pa.array([[("a", b"1")], None, []], HEADERS.type)
+    views = pa.array(pairs.to_pylist(), pa.list_view(HEADERS.type.value_type))
+    table = pa.table({"body": [b"a", b"b", b"c"], "headers": views})
+    with pytest.raises(InvalidInputError, match="headers"):
+        content_of_arrow(table)

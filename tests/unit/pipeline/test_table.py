@@ -219,6 +219,27 @@ async def test_a_late_reader_is_told(table, clock):
         await reading
 
 
+async def test_a_scrub_does_not_miss_what_was_replaced(table, clock, monkeypatch):
+    """A file that is replaced and swept while it is under way is no fault, and no end of it."""
+    old = await put(table, "1", [1])
+    await table.commit(await table.look(), change(old, 1, 2, await table.begin()))
+    files = table.files
+
+    async def late():
+        """What there was, by somebody who is slow."""
+        monkeypatch.setattr(table, "files", files)
+        found = await files()
+        new, since_us = await put(table, "2", [1]), await table.begin()
+        await table.commit(await table.look(), change(new, 2, 2, since_us, drops=[old.path]))
+        await table.sweep()
+        clock.pass_s(100)
+        await table.sweep()
+        return found
+
+    monkeypatch.setattr(table, "files", late)
+    assert [] == await table.scrub()
+
+
 async def test_orphans_go_by_age(table, clock, memory):
     """What no state names goes when it is old; what is not ours stays."""
     named = await put(table, "1", [1])

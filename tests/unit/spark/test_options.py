@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time  # noqa: TID251 - sets the zone of this process
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
+import cordwood
 from cordwood import InvalidInputError, NotFoundError, sync
 from cordwood.spark import writing
 from cordwood.spark.options import Frozen, Place, parse
@@ -32,6 +35,10 @@ def test_a_url_names_one_log():
         ({"path": "file:///d", "logs": "a, b,a"}, Place("file:///d", ("a", "b"))),
         ({"path": "file:///d", "logs": "a,b-*"}, Place("file:///d", ("a", "b-*"))),
         ({"paths": '["file:///d/a", "file:///d/b"]'}, Place("file:///d", ("a", "b"))),
+        (
+            {"paths": '["file:///d/b", "file:///d/a", "file:///d/b"]'},
+            Place("file:///d", ("b", "a")),
+        ),
     ],
 )
 def test_several_logs(options, place):
@@ -155,3 +162,43 @@ def test_a_destroyed_chain_log_is_made_anew(tmp_path):
         writing.prepare(writing.WriteOptions(**options, create=False))
     writing.prepare(writing.WriteOptions(**options))
     assert 1 == log.state().next_offset
+
+
+@pytest.mark.parametrize("paths", ["[]", "a", "[1]", "{}"])
+def test_a_list_that_names_no_logs(paths):
+    """It is one clear error, whoever made the list."""
+    with pytest.raises(InvalidInputError, match=r"no log is named|option paths"):
+        parse({"paths": paths})
+    for url in (None, 1, [1]):
+        with pytest.raises(InvalidInputError):
+            _given(url, None, None, {})
+
+
+def test_uploads_of_uneven_records():
+    """Large records that lie together are not taken for one atomic batch that is too large."""
+    sizes = [1] * 1_000 + [60_000] * 20 + [1] * 1_000
+    batch = pa.record_batch({"body": pa.array([b"x" * size for size in sizes], pa.binary())})
+    tables = list(writing._tables(iter([batch, batch.slice(0, 0), batch]), 100_000))
+    assert max(table.nbytes for table in tables) < 2 * 100_000
+    assert sizes * 2 == [len(body) for table in tables for body in table["body"].to_pylist()]
+    assert len(tables) < 60
+
+
+def test_what_is_no_session(tmp_path):
+    """It is told before anything is read, made or pinned."""
+    url = str(tmp_path / "wood" / "orders")
+    for spark in (None, url, object()):
+        for call in (
+            lambda spark: cordwood.spark.read_log(spark, url),
+            lambda spark: cordwood.spark.read_table(spark, url),
+            lambda spark: cordwood.spark.jobs.build_index(spark, url, tmp_path / "index"),
+        ):
+            with pytest.raises(InvalidInputError, match="spark is a SparkSession"):
+                call(spark)
+    spark = SimpleNamespace(read=None, createDataFrame=None)
+    for columns in (5, "body", [1], [], ["nothing"]):
+        with pytest.raises(InvalidInputError):
+            cordwood.spark.read_log(spark, url, columns=columns)
+    with pytest.raises(InvalidInputError, match="source is a DataFrame"):
+        cordwood.spark.jobs.build_index(spark, 5, tmp_path / "index")
+    assert [] == list(tmp_path.iterdir())

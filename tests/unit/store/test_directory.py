@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
 
 import pytest
@@ -293,6 +294,19 @@ async def test_folder_removed_meanwhile(store, tmp_path):
         path.rmdir() if path.is_dir() else path.unlink()
     await store.put("a/b/c", b"2", "create")
     assert b"2" == (await store.get("a/b/c")).data
+
+
+async def test_the_root_removed_meanwhile(store):
+    """All that was known to be there is gone: puts into new folders, and copies, make it again."""
+    await store.put("a/b", b"1")
+    shutil.rmtree(store._root)
+    await store.put("c/d/e", b"2", "create")
+    await store.copy("c/d/e", "f/g")
+    shutil.rmtree(f"{store._root}/f")
+    await store.copy("c/d/e", "f/g")
+    assert b"2" == (await store.get("f/g")).data
+    with pytest.raises(NotFoundError):
+        await store.copy("a/b", "f/h")
 
 
 async def test_list_while_folders_vanish(tmp_path):

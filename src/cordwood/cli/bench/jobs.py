@@ -121,7 +121,7 @@ async def _fill(log: Log, record_bytes: int, megabytes: int, *, keys: bool) -> N
     """Records that do not compress; a tenth of the keys come again."""
     chance = np.random.default_rng(1)
     count = FRAGMENT_BYTES // record_bytes
-    total = megabytes * 2**20 // FRAGMENT_BYTES
+    total = max(1, megabytes * 2**20 // FRAGMENT_BYTES)
     options = Options(compression="none", batch_bytes=FRAGMENT_BYTES)
     async with log.writer(create=True, options=options) as writer:
         for _ in range(total):
