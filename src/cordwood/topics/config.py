@@ -61,18 +61,22 @@ def checked(config: TopicConfig) -> TopicConfig:
     """
     check_name("namespace", config.namespace)
     check_name("topic", config.topic)
-    if config.partitions not in range(1, PARTITIONS_MAX + 1):
+    if not _is_whole(config.partitions, 1, PARTITIONS_MAX):
         raise InvalidInputError(
             f"partitions is {config.partitions!r}, and has to be 1 to {PARTITIONS_MAX}"
         )
     if config.ack not in {"journal", "flush", "store"}:
         raise InvalidInputError(f"ack is 'journal', 'flush' or 'store', not {config.ack!r}")
-    for name in ("retention_s", "retention_bytes", "local_retention_s"):
+    if config.retention_bytes is not None and not _is_whole(config.retention_bytes, 0, 1 << 62):
+        raise InvalidInputError(
+            f"retention_bytes is {config.retention_bytes!r}, and has to be a number from 0 on"
+        )
+    for name in ("retention_s", "local_retention_s"):
         if getattr(config, name) is not None:
             _check_number(name, getattr(config, name), 0)
     _check_number("flush_period_s", config.flush_period_s, FLUSH_PERIOD_S_MIN)
     _check_number("tombstone_s", config.tombstone_s, 0)
-    if config.extent_bytes not in range(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX + 1):
+    if not _is_whole(config.extent_bytes, EXTENT_BYTES_MIN, EXTENT_BYTES_MAX):
         raise InvalidInputError(
             f"extent_bytes is {config.extent_bytes!r}, and has to be {EXTENT_BYTES_MIN} to "
             f"{EXTENT_BYTES_MAX}"
@@ -108,6 +112,12 @@ def _check_tier(config: TopicConfig) -> None:
             "a compaction topic has no tier: a log keeps all its records",
             hint="make it without one of the two",
         )
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    """Whether it is a whole number within limits."""
+    # Not by a range: that is searched, number by number, for what is none.
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _check_number(name: str, value: object, low: float) -> None:

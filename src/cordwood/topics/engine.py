@@ -24,6 +24,7 @@ from cordwood.base.errors import (
     StoreError,
     UnsupportedError,
 )
+from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES
 from cordwood.topics.batch import Columns, Producer, Row, TopicRecord
@@ -163,7 +164,9 @@ class Engine:
         """Make a topic."""
         if not isinstance(partition_properties or {}, Mapping):
             raise InvalidInputError("partition_properties maps partitions to their properties")
-        attached = dict(partition_properties or {})
+        attached: dict[Any, Any] = dict(partition_properties or {})
+        if wrong := [one for one in attached.values() if not isinstance(one, Mapping)]:
+            raise InvalidInputError(f"properties map texts to texts, they are not {wrong[0]!r}")
         made = checked(msgspec.structs.replace(config, created_us=self.clock.now_us()))
         for number in attached:
             if number not in range(made.partitions):
@@ -417,7 +420,7 @@ class Sending:
         self.partitions = engine.partitions(namespace, topic)
         self.config = self.partitions[0].config
         self.router = Router(self.config, WORKERS)
-        self.producer_id = None if name is None else xxhash.xxh64_intdigest(name.encode())
+        self.producer_id = None if name is None else _producer_id(name)
         self._workers: list[ThreadPoolExecutor | None] = [None] * WORKERS
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -437,7 +440,9 @@ class Sending:
                 "a sequence number is one of a producer that has a name",
                 hint='open the producer with name="…"',
             )
-        if sequence not in range(1 << 63):
+        given: Any = sequence
+        is_number = isinstance(given, int) and not isinstance(given, bool)
+        if not is_number or not 0 <= given < OFFSET_LIMIT:
             raise InvalidInputError(f"{sequence!r} is no sequence number: they begin with 0")
         return Producer(self.producer_id, sequence)
 
@@ -506,6 +511,20 @@ class Sending:
             return worker.submit(append, columns)
 
 
+def _producer_id(name: object) -> int:
+    """What records say of the producer with a name.
+
+    Raises:
+        InvalidInputError: it is no name.
+    """
+    try:
+        if isinstance(name, str):
+            return xxhash.xxh64_intdigest(name.encode())
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInputError(f"a producer's name is a text, not {name!r}")
+
+
 def config_of(
     namespace: str,
     topic: str,
@@ -523,6 +542,8 @@ def config_of(
     local_retention_s: float | None,
 ) -> TopicConfig:
     """A config out of what a user says."""
+    if not isinstance(properties or {}, Mapping):
+        raise InvalidInputError(f"properties map texts to texts, they are not {properties!r}")
     if retention_s == "default":
         retention_s = None if compaction else RETENTION_S
     return TopicConfig(

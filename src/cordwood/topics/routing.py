@@ -90,13 +90,14 @@ class Router:
         self._turn += 1
         return self._turn % self._config.partitions
 
-    def _checked(self, number: int) -> int:
-        if isinstance(number, bool) or not 0 <= number < self._config.partitions:
+    def _checked(self, number: Any) -> int:
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number < self._config.partitions:
             raise InvalidInputError(
-                f"there is no partition {number}: the topic has {self._config.partitions}",
+                f"there is no partition {number!r}: the topic has {self._config.partitions}",
                 hint="partitions are numbered from 0",
             )
-        return number
+        return int(number)
 
     def _has_bare(self, columns: Columns) -> bool:
         """Whether a record has neither key nor value."""

@@ -63,7 +63,8 @@ def columns_of_rows(
         LimitError: something is too large.
     """
     for name, given in (("values", values), ("keys", keys), ("headers", headers)):
-        if isinstance(given, bytes | bytearray | str | Mapping):
+        is_list = given is None or hasattr(given, "__len__")
+        if not is_list or isinstance(given, bytes | bytearray | str | Mapping):
             raise InvalidInputError(f"{name} is a list, not a {type(given).__name__}")
         if given is not None and len(given) != len(values):
             raise InvalidInputError(f"there are {len(values)} values and {len(given)} {name}")

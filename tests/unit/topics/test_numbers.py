@@ -11,7 +11,7 @@ import pytest
 import cordwood
 from cordwood import sync
 from cordwood.base.clock import SYSTEM_CLOCK, SeededEntropy
-from cordwood.base.errors import ConflictError, StoreError
+from cordwood.base.errors import ConflictError, InvalidInputError, StoreError
 from cordwood.journal.group import Ticket
 from cordwood.testing.crashdisk import CrashDisk
 from cordwood.topics.batch import Columns, Producer
@@ -101,3 +101,32 @@ def test_a_number_that_cannot_be_is_told_to_who_sent_it_and_to_nobody_else(parti
     assert [2, 3] == [some[0].result(), some[2].result()]
     with pytest.raises(ConflictError, match="comes after"):
         some[1].result()
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 63, "1", 1.5, True])
+def test_what_is_no_number_is_refused_at_once(topics, number):
+    """A sequence, or a partition: nothing is looked for."""
+    with topics.producer("shop", "clicks", name="importer") as producer:
+        with pytest.raises(InvalidInputError, match="sequence"):
+            producer.send(b"x", sequence=number)
+        with pytest.raises(InvalidInputError, match="no partition"):
+            producer.send(b"x", partition=number)
+    for how in ({"extent_bytes": number}, {"partitions": number}, {"retention_bytes": number}):
+        if number != 1 << 63 or "retention_bytes" not in how:
+            with pytest.raises(InvalidInputError, match="has to be"):
+                topics.create("shop", "other", **how)
+    assert [("shop", "clicks")] == topics.list()
+
+
+@pytest.mark.parametrize("name", [5, b"x", "\ud800"], ids=repr)
+def test_what_is_no_name_of_a_producer(topics, name):
+    """One clear error; the same for lists that are none."""
+    with pytest.raises(InvalidInputError, match="name"):
+        topics.producer("shop", "clicks", name=name).__enter__()
+    with topics.producer("shop", "clicks") as producer:
+        for values in (5, (one for one in [b"x"])):
+            with pytest.raises(InvalidInputError, match="list"):
+                producer.send_many(values)
+    for how in ({"properties": [1]}, {"partition_properties": {0: 5}}):
+        with pytest.raises(InvalidInputError, match="propert"):
+            topics.create("shop", "other", **how)
