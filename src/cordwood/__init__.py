@@ -27,7 +27,7 @@ from cordwood.base.errors import (
     UncertainError,
     UnsupportedError,
 )
-from cordwood.base.lazy import is_absent, named
+from cordwood.base.lazy import attribute
 
 if TYPE_CHECKING:
     from cordwood.base.setsum import Setsum
@@ -129,12 +129,7 @@ def __getattr__(name: str) -> Any:
     """The names in `_HOMES`, and packages that are used as `cordwood.spark.read_log` is."""
     if name in {"spark", "sync", "volume"}:
         return import_module(f"cordwood.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
-    found = named(f"cordwood.{_HOMES[name]}", name)
-    if not is_absent(found):  # It may be installed before the next one asks.
-        globals()[name] = found
-    return found
+    return attribute(globals(), _HOMES, name)
 
 
 __all__ = [

@@ -8,6 +8,7 @@ for anything.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from cordwood.base.errors import StateError
@@ -50,9 +51,20 @@ def named(module: str, name: str) -> Any:
         return _Absent(name, (), {"__doc__": str(error), "__module__": module, "_why": error})
 
 
-def is_absent(found: object) -> bool:
-    """Whether this is only a stand-in."""
-    return isinstance(found, _Absent)
+def attribute(module: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
+    """What a module's `__getattr__` finds of the names whose homes these are, within `cordwood`.
+
+    Args:
+        module: its `globals()`, which remember what was found.
+        homes: the module of each name.
+        name: what is asked for.
+    """
+    if name not in homes:
+        raise AttributeError(f"module {module['__name__']!r} has no attribute {name!r}")
+    found = named(f"cordwood.{homes[name]}", name)
+    if not isinstance(found, _Absent):  # That may be installed before the next one asks.
+        module[name] = found
+    return found
 
 
 class _AbsentError(StateError, AttributeError):

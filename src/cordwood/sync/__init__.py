@@ -5,7 +5,7 @@ Store, Options, Limits, Setsum, Token, Witness and the errors are the same objec
 
 from typing import TYPE_CHECKING, Any
 
-from cordwood.base.lazy import is_absent, named
+from cordwood.base.lazy import attribute
 
 if TYPE_CHECKING:
     from cordwood.base.setsum import Setsum
@@ -72,12 +72,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """The names in `_HOMES`."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cordwood.sync' has no attribute {name!r}")
-    found = named(f"cordwood.{_HOMES[name]}", name)
-    if not is_absent(found):  # It may be installed before the next one asks.
-        globals()[name] = found
-    return found
+    return attribute(globals(), _HOMES, name)
 
 
 __all__ = [
