@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Entropy
 from cordwood.sync.topics import Topics
-from cordwood.testing.nursing import nurse
+from cordwood.testing.nursing import nurse, nursery
 
 LIFE_MAX_S = 0.15
 KEYS = 30
@@ -45,27 +44,15 @@ def kill_compactors(folder: Path, kills: int, entropy: Entropy) -> CompactAccoun
     """Run and kill so many processes on a compaction topic in a folder, then read it."""
     with Topics(folder / "topics") as topics:
         topics.create("shop", "prices", compaction=True, extent_bytes=EXTENT_BYTES, tombstone_s=0)
-    command = [sys.executable, "-m", "cordwood.testing.compactkilling", str(folder)]
     pause = threading.Event()
-    with subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as nursery:
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
+    with nursery("cordwood.testing.compactkilling", folder) as lives:
         for life in range(kills // 2):
-            nursery.stdin.write(f"{life}\n")
-            nursery.stdin.flush()
-            children = [int(one) for one in nursery.stdout.readline().split()]
-            until_s = SYSTEM_CLOCK.monotonic_s() + LIFE_MAX_S * entropy.uniform()
-            for child in children if entropy.uniform() < 0.5 else reversed(children):
-                pause.wait(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()))
-                until_s += LIFE_MAX_S * entropy.uniform() / 2
-                os.kill(child, signal.SIGKILL)
-            nursery.stdin.write("gone\n")
-            nursery.stdin.flush()
-            if nursery.stdout.readline().split() != ["9", "9"]:
-                raise RuntimeError(f"a process of life {life} ended by itself")
-        nursery.stdin.close()
+            with lives.life(str(life)) as children:
+                until_s = SYSTEM_CLOCK.monotonic_s() + LIFE_MAX_S * entropy.uniform()
+                for child in children if entropy.uniform() < 0.5 else reversed(children):
+                    pause.wait(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()))
+                    until_s += LIFE_MAX_S * entropy.uniform() / 2
+                    os.kill(child, signal.SIGKILL)
     return _account(folder, kills)
 
 

@@ -7,8 +7,55 @@ and reads by which signals they ended.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def nursery(module: str, folder: Path) -> Iterator[Lives]:
+    """A process that runs a module which calls `nurse`."""
+    command = [sys.executable, "-m", module, str(folder)]
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Lives(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+class Lives:
+    """What a nurse is asked for."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        """Made by `nursery`."""
+        self._process = process
+
+    @contextmanager
+    def life(self, name: str) -> Iterator[list[int]]:
+        """Processes that are to be killed in this block.
+
+        Raises:
+            RuntimeError: one of them ended by itself.
+        """
+        children = [int(one) for one in self._asked(name)]
+        try:
+            yield children
+        finally:  # One that lives on would keep the nurse waiting, and that whoever started it.
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+        if self._asked("gone") != ["9"] * len(children):
+            raise RuntimeError(f"a process of life {name} ended by itself")
+
+    def _asked(self, line: str) -> list[str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().split()
 
 
 def nurse(work: Callable[[str, int, int], None], count: int, *, ready: int) -> None:

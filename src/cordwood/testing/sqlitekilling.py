@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Entropy
-from cordwood.testing.nursing import nurse
+from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
+from cordwood.testing.nursing import nurse, nursery
 from cordwood.volume import sqlite
 
 LIFE_MAX_S = 0.1
+IN_A_HURRY = 20
+PAUSE_S = 0.02
+"""After so many transactions a process rests after each: it goes on while the database is looked
+at, and the more it has written by then, the longer that takes."""
 AT_ONCE = 2
 ROWS = 3
 """In each transaction."""
@@ -43,28 +46,15 @@ def kill_databases(folder: Path, kills: int, entropy: Entropy) -> DatabaseAccoun
     with_table.execute("create table t (who text, number integer, pad, primary key (who, number))")
     with_table.close()
     account = DatabaseAccount()
-    command = [sys.executable, "-m", "cordwood.testing.sqlitekilling", str(folder)]
-    with subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as nursery:
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        pause = threading.Event()
+    pause = threading.Event()
+    with nursery("cordwood.testing.sqlitekilling", folder) as lives:
         for life in range(0, kills, AT_ONCE):
-            nursery.stdin.write(f"{life}\n")
-            nursery.stdin.flush()
-            children = [int(one) for one in nursery.stdout.readline().split()]
-            for child in children:
-                until_s = SYSTEM_CLOCK.monotonic_s() + LIFE_MAX_S * entropy.uniform()
-                pause.wait(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()))
-                os.kill(child, signal.SIGKILL)
-                account.kills += 1
-                _look(folder, account)
-            nursery.stdin.write("gone\n")
-            nursery.stdin.flush()
-            if nursery.stdout.readline().split() != ["9"] * len(children):
-                raise RuntimeError(f"a process of life {life} ended by itself")
-        nursery.stdin.close()
+            with lives.life(str(life)) as children:
+                for child in children:
+                    pause.wait(LIFE_MAX_S * entropy.uniform())
+                    os.kill(child, signal.SIGKILL)
+                    account.kills += 1
+                    _look(folder, account)
     return account
 
 
@@ -94,6 +84,7 @@ def _write(folder: Path, who: str, ready: int) -> None:
     """Insert until the end; say when it has begun."""
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     connection = _connect(folder)
+    pause = threading.Event()
     number = 0
     while True:
         size = int(4000 * SYSTEM_ENTROPY.uniform() ** 4)
@@ -106,6 +97,8 @@ def _write(folder: Path, who: str, ready: int) -> None:
             os.write(ready, b".")
         if SYSTEM_ENTROPY.uniform() < 0.05:
             connection.execute("pragma cordwood_push")
+        if number > IN_A_HURRY * ROWS:
+            pause.wait(PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Entropy
 from cordwood.sync.topics import Topics
-from cordwood.testing.nursing import nurse
+from cordwood.testing.nursing import nurse, nursery
 
 LIFE_MAX_S = 0.12
 AT_ONCE = 2
@@ -52,27 +51,15 @@ def kill_producers(folder: Path, kills: int, entropy: Entropy) -> TopicAccount:
     with Topics(folder / "topics") as topics:
         topics.create("shop", "clicks", partitions=2, extent_bytes=EXTENT_BYTES)
     said = folder / "said"
-    command = [sys.executable, "-m", "cordwood.testing.topickilling", str(folder)]
-    with subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as nursery:
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
+    pause = threading.Event()
+    with nursery("cordwood.testing.topickilling", folder) as lives:
         for life in range(0, kills, AT_ONCE):
-            nursery.stdin.write(f"{life}\n")
-            nursery.stdin.flush()
-            children = [int(one) for one in nursery.stdout.readline().split()]
-            until_s = SYSTEM_CLOCK.monotonic_s() + LIFE_MAX_S * entropy.uniform()
-            pause = threading.Event()
-            for child in children:
-                pause.wait(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()))
-                until_s += LIFE_MAX_S * entropy.uniform() / 4
-                os.kill(child, signal.SIGKILL)
-            nursery.stdin.write("gone\n")
-            nursery.stdin.flush()
-            if nursery.stdout.readline().split() != ["9"] * len(children):
-                raise RuntimeError(f"a producer of life {life} ended by itself")
-        nursery.stdin.close()
+            with lives.life(str(life)) as children:
+                until_s = SYSTEM_CLOCK.monotonic_s() + LIFE_MAX_S * entropy.uniform()
+                for child in children:
+                    pause.wait(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()))
+                    until_s += LIFE_MAX_S * entropy.uniform() / 4
+                    os.kill(child, signal.SIGKILL)
     return _account(folder, kills, said.read_text() if said.exists() else "")
 
 
