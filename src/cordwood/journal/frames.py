@@ -31,11 +31,12 @@ from cordwood.base.errors import CorruptionError
 from cordwood.store.api import Buffer
 from cordwood.store.disk import File
 
-_HEAD = struct.Struct("<IIQQQQII")
-_BEFORE = struct.Struct("<QQ")
-_SUM = struct.Struct("<Q")
-HEAD_BYTES = _HEAD.size
-OVERHEAD = _HEAD.size + _SUM.size
+HEAD = struct.Struct("<IIQQQQII")
+BEFORE = struct.Struct("<QQ")
+SUM = struct.Struct("<Q")
+ZEROS = bytes(7)
+HEAD_BYTES = HEAD.size
+OVERHEAD = HEAD.size + SUM.size
 """Bytes of a frame besides its payload, and up to seven zeros."""
 JOINED_BYTES_MAX = 16384
 """Payloads up to this size are copied: that costs less than to handle the parts one by one."""
@@ -102,21 +103,21 @@ def framed(
     """
     salt, end, _, link = tail
     length = sum(map(len, payload))
-    head = _HEAD.pack(_mark(salt), length, link, number, synced, time_us, kind, span)
-    zeros = bytes(-length % 8)
-    before = _BEFORE.pack(salt, end)
+    head = HEAD.pack(sign(salt), length, link, number, synced, time_us, kind, span)
+    zeros = ZEROS[: -length % 8]
+    before = BEFORE.pack(salt, end)
     parts: list[Buffer]
     if length <= JOINED_BYTES_MAX:
         whole = b"".join((head, *payload, zeros))
         checksum = xxhash.xxh3_64_intdigest(before + whole)
-        parts = [whole + _SUM.pack(checksum)]
+        parts = [whole + SUM.pack(checksum)]
     else:
         hashed = xxhash.xxh3_64(before + head)
         for part in payload:
             hashed.update(part)
         hashed.update(zeros)
         checksum = hashed.intdigest()
-        parts = [head, *payload, zeros + _SUM.pack(checksum)]
+        parts = [head, *payload, zeros + SUM.pack(checksum)]
     return parts, Tail(salt, end + OVERHEAD + length + len(zeros), number + span, checksum)
 
 
@@ -128,10 +129,10 @@ def frame_bytes(length: int) -> int:
 def needed_bytes(data: Any, tail: Tail) -> int | None:
     """How large the frame is that seems to follow a tail, by its head; None if there is none."""
     view = memoryview(data)
-    if len(view) < _HEAD.size:
+    if len(view) < HEAD.size:
         return None
-    mark, length, *_ = _HEAD.unpack_from(view)
-    return frame_bytes(length) if mark == _mark(tail.salt) else None
+    mark, length, *_ = HEAD.unpack_from(view)
+    return frame_bytes(length) if mark == sign(tail.salt) else None
 
 
 def scan(data: Any, tail: Tail) -> Scan:
@@ -172,7 +173,7 @@ def behind(salt: int, frame: Frame) -> Tail:
 def whole_behind(data: Any, tail: Tail) -> Iterator[Frame]:
     """Whole frames somewhere behind a tail, where one that is broken may be."""
     region = memoryview(data).cast("B")[:SEARCHED_BYTES]
-    mark = struct.pack("<I", _mark(tail.salt))
+    mark = struct.pack("<I", sign(tail.salt))
     whole = bytes(region)
     at = whole.find(mark)
     while at >= 0:
@@ -185,7 +186,7 @@ def whole_behind(data: Any, tail: Tail) -> Iterator[Frame]:
 def whole_after(file: File, tail: Tail) -> Iterator[Frame]:
     """As `whole_behind`, anywhere in the rest of a file, of any length."""
     size = file.stat().size_bytes
-    mark = struct.pack("<I", _mark(tail.salt))
+    mark = struct.pack("<I", sign(tail.salt))
     start = tail.end
     while data := bytes(file.read(start, SEARCHED_BYTES)):
         at = data.find(mark)
@@ -228,20 +229,20 @@ def _frame_at(view: memoryview, place: int, salt: int, begin: int) -> Frame | No
     """The frame at this place of what was read, which is that of a file, if it is whole."""
     if len(view) - place < OVERHEAD:
         return None
-    mark, length, link, number, synced, time_us, kind, span = _HEAD.unpack_from(view, place)
+    mark, length, link, number, synced, time_us, kind, span = HEAD.unpack_from(view, place)
     size = frame_bytes(length)
-    if mark != _mark(salt) or size > len(view) - place:
+    if mark != sign(salt) or size > len(view) - place:
         return None
-    hashed = xxhash.xxh3_64(_BEFORE.pack(salt, begin))
-    hashed.update(view[place : place + size - _SUM.size])
-    (checksum,) = _SUM.unpack_from(view, place + size - _SUM.size)
+    hashed = xxhash.xxh3_64(BEFORE.pack(salt, begin))
+    hashed.update(view[place : place + size - SUM.size])
+    (checksum,) = SUM.unpack_from(view, place + size - SUM.size)
     if hashed.intdigest() != checksum:
         return None
-    body = place + _HEAD.size
+    body = place + HEAD.size
     payload = view[body : body + length]
     return Frame(number, span, kind, synced, time_us, begin, begin + size, link, checksum, payload)
 
 
-def _mark(salt: int) -> int:
+def sign(salt: int) -> int:
     """What all frames of a file begin with: never zeros, which fill what is not yet written."""
     return (salt ^ salt >> 32) & 0xFFFFFFFF | 1

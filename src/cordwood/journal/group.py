@@ -86,7 +86,7 @@ class Group(Generic[T, R]):
 
         Until `end_alone`, all others wait.
         """
-        if self._waiting or not self._working.acquire(blocking=False):
+        if self._waiting or not self._working.acquire(False):
             return False
         if self._waiting:
             self._working.release()

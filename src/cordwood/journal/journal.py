@@ -50,6 +50,7 @@ from cordwood.journal.extent import (
     open_whatever,
 )
 from cordwood.journal.failures import READ_ONLY, error_of, told
+from cordwood.journal.lane import PAYLOAD_BYTES_MAX, Lane, entered, lane_of, mark_of
 from cordwood.journal.locks import Locks
 from cordwood.journal.mark import (
     SLOT_BYTES,
@@ -57,7 +58,6 @@ from cordwood.journal.mark import (
     encoded,
     read_mark,
     seen_mark,
-    with_mark,
     write_mark,
 )
 from cordwood.journal.turning import Turning
@@ -72,6 +72,9 @@ NEXT = "next"
 WAITS_AT = 2 * SLOT_BYTES
 """Where the tail says that somebody waits."""
 
+
+LOOK_US = 1_000
+"""So long after it was last looked whether the folder is there, it is not looked again."""
 
 NOWHERE = Mark(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, is_closed=True)
 """How far a journal goes that has no extent yet: the first is to be made."""
@@ -114,7 +117,10 @@ class Journal:
         self._next_file: File | None = None
         self._next_inode = 0
         self._said: tuple[Mark, bytes] | None = None
-        """What this process said last, and both slots of the tail as they were then."""
+        """What this process said last in a turn, and both slots of the tail as they were then."""
+        self._lane: Lane | None = None
+        """Where the next entry of the newest extent goes, unless the tail says otherwise."""
+        self._looked_us = 0
         self._seen: bytes | None = None
         """What the tail said when this turn began; None if it may say something else by now."""
         self._extent: Extent | None = None
@@ -161,53 +167,50 @@ class Journal:
         assert self._extent is not None
         return Turn(self, self._extent, mark)
 
-    def append_alone(self, payload: Sequence[Buffer], time_us: int) -> int | None:
-        """Append one entry and sync it, if there is nothing else to do; its number, or None.
+    def append_alone(self, payload: bytes, time_us: int, now_us: int) -> int | None:
+        """Append one small entry and sync it, if there is nothing else to do; its number, or None.
 
         What a turn does, in the shortest way: nobody else has appended since this process did,
-        nobody waits, and there is room in what was written before.
+        nobody waits, and there is room in what was written before. Who deletes the journal lets
+        everybody look anew (`unsettle`); that its folder was deleted by other means is looked for
+        now and then.
 
         Raises:
             OSError: the disk failed; the entry is not there.
         """
         with self._mutex:
-            tail_file, known, extent = self._tail_file, self._said, self._extent
-            if self._depth or tail_file is None or known is None or extent is None:
+            lane, tail, extent = self._lane, self._tail_file, self._extent
+            if lane is None or tail is None or extent is None or self._depth:
                 return None
-            if not tail_file.try_lock():
+            if len(payload) > PAYLOAD_BYTES_MAX or not tail.try_lock():
                 return None
             try:
-                mark, slots = known
-                is_plain = extent.head.salt == mark.salt and mark.end == mark.synced_end
-                if not is_plain or tail_file.read(0, WAITS_AT + 1) != slots + b"\0":
+                if tail.pread(WAITS_AT + 1, 0) != lane[-1] + b"\0":
                     return None
-                parts, tail = frames.framed(
-                    mark.tail, payload, number=mark.number, synced=mark.end, time_us=time_us
-                )
-                if mark.is_closed or tail.end > min(extent.written_bytes, self._full_bytes):
+                frame, slot, after = entered(lane, payload, time_us)
+                begin, end = lane[3], after[3]
+                if end > extent.written_bytes or end > self._full_bytes:
                     return None
-                self.check_there()
-                grown = mark.grown(tail, time_us)
-                data = encoded(grown)
-                self._put_alone(extent, parts, mark)
+                if not 0 <= now_us - self._looked_us < LOOK_US:
+                    self.check_there()
+                    self._looked_us = now_us
+                if extent.file.pwrite(frame, begin) != len(frame):
+                    return None
                 try:
-                    write_mark(tail_file, grown, data)
+                    extent.file.sync()
                 except OSError:
-                    Turn(self, extent, mark).take_back()
+                    Turn(self, extent, mark_of(lane)).give_up()
                     raise
-                self._said = grown, with_mark(slots, grown, data)
-                return mark.number
+                try:
+                    if tail.pwrite(slot, after[0] % 2 * SLOT_BYTES) != SLOT_BYTES:
+                        write_mark(tail, after[0], slot)
+                except OSError:
+                    Turn(self, extent, mark_of(lane)).take_back()
+                    raise
+                self._lane = after
+                return lane[4]
             finally:
-                tail_file.unlock()
-
-    def _put_alone(self, extent: Extent, parts: Sequence[Buffer], mark: Mark) -> None:
-        """Write a frame, and sync it."""
-        extent.file.write(parts, mark.end)
-        try:
-            extent.file.sync()
-        except OSError:
-            Turn(self, extent, mark).give_up()
-            raise
+                tail.unlock()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -261,9 +264,16 @@ class Journal:
         self._seen = None
         data = encoded(said)
         file = self._tail()
-        write_mark(file, said, data)
-        self._said = said, bytes(file.read(0, WAITS_AT))
+        write_mark(file, said.turn, data)
+        slots = bytes(file.read(0, WAITS_AT))
+        self._said = said, slots
+        is_open = self._extent is not None and self._extent.head.salt == said.salt
+        self._lane = lane_of(said, slots) if is_open else None
         return said
+
+    def unsettle(self) -> None:
+        """Let everybody look at what is there before the next entry; by who is alone."""
+        self.publish(self._known())
 
     def give_up(self, mark: Mark) -> Mark:
         """Say that the newest extent ends with what was synced; by who is alone."""
@@ -300,7 +310,7 @@ class Journal:
             for file in (self._tail_file, self._next_file):
                 if file is not None:
                     file.close()
-            self._tail_file = self._next_file = self._said = None
+            self._tail_file = self._next_file = self._said = self._lane = None
             self._is_recovered = False
 
     def now_s(self) -> float:
@@ -460,7 +470,7 @@ class Journal:
     def _take(self, extent: Extent | None) -> None:
         if self._extent is not None and self._extent is not extent:
             self._extent.close()
-        self._extent = extent
+        self._extent, self._lane = extent, None
 
 
 class Turn:

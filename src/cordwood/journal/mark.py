@@ -21,13 +21,12 @@ from typing import NamedTuple
 
 import xxhash
 
-from cordwood.journal.frames import Tail
+from cordwood.journal.frames import SUM, Tail
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
 
-_MARK = struct.Struct("<11Q")
-_SUM = struct.Struct("<Q")
-SLOT_BYTES = _MARK.size + _SUM.size
+MARK = struct.Struct("<11Q")
+SLOT_BYTES = MARK.size + SUM.size
 READS_MAX = 100
 
 
@@ -74,28 +73,16 @@ class Mark(NamedTuple):
         """As it is written the next time."""
         return Mark(self.turn + 1, *self[1:])
 
-    def grown(self, tail: Tail, time_us: int) -> Mark:
-        """As it is written the next time, with frames as far as this, synced."""
-        turn, salt, base = self[:3]
-        reach = tail[1:]
-        return Mark(turn + 1, salt, base, *reach, *reach, max(self.newest_us, time_us))
-
 
 def encoded(mark: Mark) -> bytes:
     """Its bytes."""
-    data = _MARK.pack(*mark)
-    return data + _SUM.pack(xxhash.xxh3_64_intdigest(data))
+    data = MARK.pack(*mark)
+    return data + SUM.pack(xxhash.xxh3_64_intdigest(data))
 
 
-def write_mark(file: File, mark: Mark, data: bytes) -> None:
+def write_mark(file: File, turn: int, data: bytes) -> None:
     """Say it, in the slot that says less."""
-    file.write([data], mark.turn % 2 * SLOT_BYTES)
-
-
-def with_mark(before: Buffer, mark: Mark, data: bytes) -> bytes:
-    """What the file says after that, if it was this before."""
-    at = mark.turn % 2 * SLOT_BYTES
-    return b"".join((before[:at], data, before[at + SLOT_BYTES : 2 * SLOT_BYTES]))
+    file.write([data], turn % 2 * SLOT_BYTES)
 
 
 def read_mark(file: File) -> Mark | None:
@@ -123,8 +110,8 @@ def _decoded(data: Buffer) -> Mark | None:
     read = bytes(data)
     if len(read) < SLOT_BYTES:
         return None
-    (expected,) = _SUM.unpack_from(read, _MARK.size)
-    if xxhash.xxh3_64_intdigest(read[: _MARK.size]) != expected:
+    (expected,) = SUM.unpack_from(read, MARK.size)
+    if xxhash.xxh3_64_intdigest(read[: MARK.size]) != expected:
         return None
-    *numbers, is_closed = _MARK.unpack_from(read)
+    *numbers, is_closed = MARK.unpack_from(read)
     return Mark(*numbers)._replace(is_closed=bool(is_closed))

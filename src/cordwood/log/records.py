@@ -53,6 +53,8 @@ PLAIN_SCHEMA = pa.schema([OFFSET, TIMESTAMP, BODY])
 FULL_SCHEMA = pa.schema([OFFSET, TIMESTAMP, BODY, KEY, HEADERS, STREAM])
 EXTRA = (KEY, HEADERS, STREAM)
 
+_BYTES_LIKE = bytes, bytearray, memoryview
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """One record as a reader gives it."""
@@ -94,7 +96,7 @@ def check_record(
         InvalidInputError: something has the wrong type.
         LimitError: something is too large.
     """
-    if not isinstance(body, bytes | bytearray | memoryview):
+    if not isinstance(body, _BYTES_LIKE):
         raise InvalidInputError(
             f"a record's body is bytes, not {type(body).__name__}", hint="encode it first"
         )

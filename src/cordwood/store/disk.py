@@ -46,6 +46,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
 from weakref import finalize
@@ -293,6 +294,15 @@ class File(Protocol):
         """Put bytes at a place, or behind the end, one part after the other. Not atomic."""
         ...
 
+    def pread(self, length: int, start: int) -> bytes:
+        """Read with one call of the system, which may give less than there is."""
+        return bytes(self.read(start, length))
+
+    def pwrite(self, data: Buffer, start: int) -> int:
+        """Write with one call of the system, which may take less than it is given: how much."""
+        self.write([data], start)
+        return len(data)
+
     def written_from(self, start: int) -> int | None:
         """The first place from `start` on that is no hole; None if there is none.
 
@@ -329,6 +339,11 @@ class _File:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        # The system's own functions: what a durable append calls has no time for ours around them.
+        self.pread = partial(os.pread, descriptor)
+        self.pwrite = partial(os.pwrite, descriptor)
+        self.sync = partial(_fsync if _HAS_FULL_SYNC else os.fdatasync, descriptor)
+        self.unlock = partial(fcntl.flock, descriptor, fcntl.LOCK_UN)
         self._closing = finalize(self, os.close, descriptor)
         # When the program ends the system closes it, and not while a thread still writes to it.
         self._closing.atexit = False
@@ -375,12 +390,6 @@ class _File:
             raise
         return True
 
-    def sync(self) -> None:
-        if _HAS_FULL_SYNC:
-            _fsync(self._descriptor)
-        else:
-            os.fdatasync(self._descriptor)
-
     def try_lock(self, *, shared: bool = False) -> bool:
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
@@ -388,9 +397,6 @@ class _File:
         except BlockingIOError:
             return False
         return True
-
-    def unlock(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         self._closing()

@@ -215,7 +215,7 @@ class Producer:
     ) -> Where:
         """Send a record; where it is. It is acknowledged when this returns."""
         row = checked_row(value, key, headers, timestamp_us)
-        return self._sending.send_one(row, partition, sequence)
+        return (self._open or self._sending).send_one(row, partition, sequence)
 
     def send_many(
         self,

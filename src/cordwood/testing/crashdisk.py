@@ -38,7 +38,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from cordwood.base.clock import Entropy
 from cordwood.store.api import Buffer
-from cordwood.store.disk import Disk, FileKind, FileStat
+from cordwood.store.disk import Disk, File, FileKind, FileStat
 
 Model = Literal["posix", "ext4"]
 
@@ -450,7 +450,7 @@ class CrashDisk(Disk):
         self._pending = left
 
 
-class _Open:
+class _Open(File):
     """A file of a `CrashDisk` that is open."""
 
     def __init__(self, disk: CrashDisk, inode: int, path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +23,7 @@ from cordwood.base.errors import (
     StoreError,
     UnsupportedError,
 )
+from cordwood.base.forks import starts_over
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.journal.journal import Journal
 from cordwood.topics.alive import MEMORY_BYTES
@@ -421,11 +421,17 @@ class Sending:
         self.config = self.partitions[0].config
         self.router = Router(self.config, WORKERS)
         self.producer_id = None if name is None else _producer_id(name)
+        self._is_closed = False
+        self.start_over()
+        self._is_forked = False
+        starts_over(self)
+        self._stop_keeping = engine.open_while(namespace, topic)
+
+    def start_over(self) -> None:
+        """It is its parent's, whose threads are not here: a child opens another."""
         self._workers: list[ThreadPoolExecutor | None] = [None] * WORKERS
         self._mutex = threading.Lock()
-        self._is_closed = False
-        self._process = os.getpid()
-        self._stop_keeping = engine.open_while(namespace, topic)
+        self._is_forked = True
 
     def whose(self, sequence: int | None) -> Producer | None:
         """Whose record it is, by its sequence number.
@@ -448,8 +454,9 @@ class Sending:
 
     def send_one(self, row: Row, chosen: int | None, sequence: int | None) -> Where:
         """Append one record, here; the threads that do so at once share a sync."""
-        self.check_open()
-        whose = self.whose(sequence)
+        if self._is_closed or self._is_forked:
+            self.check_open()
+        whose = None if sequence is None else self.whose(sequence)
         partition = self.router.place_one(row, chosen, sequence)
         return Where(partition, self.partitions[partition].append_one(row, whose))
 
@@ -485,14 +492,14 @@ class Sending:
         for worker in workers:
             if worker is not None:
                 worker.shutdown()
-        if not was_closed and self._process == os.getpid():
+        if not was_closed and not self._is_forked:
             self._stop_keeping()
 
     def check_open(self) -> None:
         """Raise if it is closed, or is another process's."""
         if self._is_closed:
             raise StateError("the producer is closed", hint="open another")
-        if self._process != os.getpid():
+        if self._is_forked:
             raise StateError(
                 "the producer was opened before this process was forked", hint="open another"
             )

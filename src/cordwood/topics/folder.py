@@ -199,8 +199,10 @@ class Folder:
             for number in self._numbers(namespace, topic):
                 # Appends under way end first, and none begins before the topic is gone.
                 with suppress(CordwoodError):
-                    alone = self.partition(namespace, topic, number).journal.alone()
-                    held.enter_context(alone)
+                    journal = self.partition(namespace, topic, number).journal
+                    held.enter_context(journal.alone())
+                    with suppress(OSError):  # A full disk must not keep what fills it.
+                        journal.unsettle()
             if not condition():
                 return False
             self._disk.rename(place, aside)

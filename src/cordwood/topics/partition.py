@@ -43,6 +43,7 @@ from cordwood.journal.group import Group, Ticket
 from cordwood.journal.journal import Journal, Turn
 from cordwood.journal.mark import Mark
 from cordwood.journal.reading import READ_BYTES, Reading
+from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined
 from cordwood.topics.config import TopicConfig
@@ -99,7 +100,9 @@ class LocalPartition:
         self._sequences = Sequences()
         self.keys = Keys(self.journal, entropy) if config.compaction else None
         """Of a compaction topic."""
-        self._has_short_way = self.keys is None and config.ack == "journal"
+        has_short_way = self.keys is None and config.ack == "journal"
+        self._short_bytes = self._room - ROW_BYTES if has_short_way else -1
+        """Records up to this size may be appended by themselves."""
         self.when_closed: Callable[[], None] | None = None
         """Called when an extent of a compaction topic is full."""
         self.when_full: Callable[[], None] | None = None
@@ -127,14 +130,13 @@ class LocalPartition:
 
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
-        size = _row_bytes(row)
-        is_plain = producer is None and not row.headers and size <= self._room
-        if is_plain and self._has_short_way and self._group.try_alone():
+        is_plain = producer is None and not row.headers and row.size_bytes <= self._short_bytes
+        if is_plain and self._group.try_alone():
             try:
                 return self._append_alone(row)
             finally:
                 self._group.end_alone()
-        return self._group.call(*self._item(row, 1, size, producer))
+        return self._group.call(*self._item(row, 1, _row_bytes(row), producer))
 
     async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:
         """See `Partition`."""
@@ -220,16 +222,17 @@ class LocalPartition:
 
     def _append_alone(self, row: Row) -> int:
         """What `_commit` does for many, for one, in the shortest way."""
-        time_us = self._clock.now_us() if row.time_us is None else row.time_us
+        now_us = self._clock.now_us()
+        time_us = now_us if row.time_us is None else row.time_us
         payload = encoded_row(row)
         try:
-            found = self.journal.append_alone(payload, time_us)
+            found = self.journal.append_alone(payload, time_us, now_us)
         except OSError as error:
             raise self.journal.error("append to", error) from error
         if found is not None:
             return found
         with self.journal.turn() as turn:
-            offset = turn.append(payload, time_us=time_us)
+            offset = turn.append([payload], time_us=time_us)
             turn.sync()
         if turn.mark.base != self._base:
             self._begun(turn.mark.base)
@@ -306,7 +309,7 @@ class LocalPartition:
         alone = tickets[0].item.rows
         if len(tickets) == 1 and isinstance(alone, Row) and not alone.headers:
             count, newest_us = 1, now_us if alone.time_us is None else alone.time_us
-            payload = encoded_row(alone, producer=producer)
+            payload: list[Buffer] = [encoded_row(alone, producer=producer)]
         else:
             columns = joined([ticket.item.rows for ticket in tickets], now_us)
             count = len(columns)

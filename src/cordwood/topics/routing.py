@@ -38,16 +38,20 @@ class Router:
         Raises:
             InvalidInputError: as below.
         """
-        if row.key is None:
+        key = row.key
+        if key is None:
             if self._config.compaction:
                 raise _keyless()
             if row.value is None:
                 raise _bare()
         if chosen is not None:
             return self._checked(chosen)
-        if row.key is None or self._config.partitions == 1:
-            return self._next() if sequence is None else sequence % self._config.partitions
-        return partition_of(row.key, self._config.partitions)
+        partitions = self._config.partitions
+        if partitions == 1:
+            return 0
+        if key is None:
+            return self._next() if sequence is None else sequence % partitions
+        return partition_of(key, partitions)
 
     def place(self, columns: Columns, chosen: Any = None) -> npt.NDArray[np.int64]:
         """The partition of each record; `chosen` says so for some of them.

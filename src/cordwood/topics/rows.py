@@ -39,6 +39,9 @@ def checked_row(
         InvalidInputError: something has the wrong type.
         LimitError: something is too large.
     """
+    is_bare = key is None and headers is None and timestamp_us is None
+    if is_bare and type(value) is bytes and len(value) <= RECORD_BYTES_MAX:
+        return Row(value, None, None, None, len(value))
     if isinstance(value, bytearray | memoryview):
         value = bytes(value)
     elif value is not None and not isinstance(value, bytes):

@@ -43,7 +43,7 @@ def append(journal, *payloads):
 def shortly(journal, payload):
     """The shortest way, where that can be gone; its number."""
     with journal.told("append to"):
-        found = journal.append_alone([payload], 5)
+        found = journal.append_alone(payload, 5, 0)
     return append(journal, payload) if found is None else found
 
 
@@ -146,24 +146,24 @@ def test_the_shortest_way_is_gone_by_who_meets_nobody():
     """Not the first time, nor when somebody else has appended, waits, or the extent is full."""
     disk = disk_with_folder()
     mine, other = made(disk, size=4096), made(disk, size=4096, seed=2)
-    assert mine.append_alone([b"0"], 5) is None
+    assert mine.append_alone(b"0", 5, 0) is None
     assert 0 == append(mine, b"0")
-    assert 1 == mine.append_alone([b"1"], 5)
+    assert 1 == mine.append_alone(b"1", 5, 0)
     assert 2 == append(other, b"2")
-    assert mine.append_alone([b"3"], 5) is None
+    assert mine.append_alone(b"3", 5, 0) is None
     assert 3 == append(mine, b"3")
     disk.overwrite(f"{FOLDER}/tail", b"\1", 192)
-    assert mine.append_alone([b"4"], 5) is None
+    assert mine.append_alone(b"4", 5, 0) is None
     disk.overwrite(f"{FOLDER}/tail", b"\0", 192)
     with other.alone():
-        assert mine.append_alone([b"4"], 5) is None
-    assert mine.append_alone([bytes(4000)], 5) is None
+        assert mine.append_alone(b"4", 5, 0) is None
+    assert mine.append_alone(bytes(4000), 5, 0) is None
     with mine.turn() as turn:
         turn.append([b"4"])
         turn.say()  # And does not sync.
-    assert mine.append_alone([b"5"], 5) is None
+    assert mine.append_alone(b"5", 5, 0) is None
     assert 5 == append(mine, b"5")
-    assert 6 == mine.append_alone([b"6"], 5)
+    assert 6 == mine.append_alone(b"6", 5, 0)
     assert [b"%d" % number for number in range(7)] == read(other) == read(made(disk))
 
 

@@ -89,7 +89,7 @@ def test_one_record_by_itself(key, value, time, named):
     """Is the same bytes as a batch of one."""
     producer = Producer(7, 8) if named else None
     row = Row(value, key, None, time, 0)
-    alone = b"".join(encoded_row(row, producer=producer))
+    alone = encoded_row(row, producer=producer)
     columns = columns_of_rows([row], 5)
     assert alone == b"".join(bytes(part) for part in encoded(columns, producer=producer))
 

@@ -28,6 +28,7 @@ from cordwood.base.errors import (
     NotFoundError,
     StateError,
 )
+from cordwood.journal import journal
 from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics import names
 from cordwood.topics.engine import Where
@@ -475,6 +476,24 @@ def test_whoever_used_a_topic_that_was_made_again_is_told(topics):
         with pytest.raises(NotFoundError, match="no topic"):
             next(iter(consumer))
     assert [b"y"] == [one.value for one in records(again(topics))]
+
+
+@in_folder
+def test_a_producer_of_a_deleted_topic_is_told_at_once(topics, monkeypatch):
+    """By who deletes it: also if it has looked whether the folder is there a moment ago."""
+    monkeypatch.setattr(journal, "LOOK_US", 1 << 63)
+    other = again(topics)
+    with (
+        topics.producer("shop", "clicks") as producer,
+        other.producer("shop", "clicks") as rival,
+    ):
+        rival.send(b"w", partition=0)
+        for value in (b"x", b"y", b"z"):
+            producer.send(value, partition=0)
+        other.delete("shop", "clicks")
+        other.create("shop", "clicks")
+        with pytest.raises(NotFoundError, match="no topic"):
+            producer.send(b"lost", partition=0)
 
 
 @in_folder

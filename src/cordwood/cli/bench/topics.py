@@ -28,7 +28,7 @@ EXTENT_BYTES = 256 << 20
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), required=False)
 @click.option("--record", type=click.IntRange(1), default=128, show_default=True, help="Bytes.")
 @click.option("--sends", type=click.IntRange(1), default=1_000, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True)
 @click.option("--keys", type=click.IntRange(1), help="Compaction instead, with so many keys.")
 @command
 def bench(
