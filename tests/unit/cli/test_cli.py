@@ -84,18 +84,19 @@ def test_read_into_files(run, url, tmp_path):
     assert ".parquet or .jsonl" in run("log", "read", url, "-o", tmp_path / "out.csv", code=1)
 
 
+def shown(run, url, tmp_path):
+    """The records of a log in all ways in which they are shown as JSON."""
+    run("log", "read", url, "-o", "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
+    return run("log", "read", url, "--json"), lines, run("table", "read", "wood/rows", "--json")
+
+
 def test_bytes_that_are_no_text_are_told_apart(run, url, tmp_path):
     """In JSON they are base64, under a name of their own: nothing is changed on the way."""
     (tmp_path / "in").write_bytes(b"\\xff\n\xff\n")
     run("log", "append", url, "in", "--create")
-    run("log", "read", url, "-o", "out.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
-    for rows in (
-        run("log", "read", url, "--json"),
-        lines,
-        run("table", "read", "wood/rows", "--json"),
-    ):
+    for rows in shown(run, url, tmp_path):
         assert ("\\xff", None) == (rows[0]["body"], rows[0].get("body_base64"))
         assert (None, "/w==") == (rows[1].get("body"), rows[1]["body_base64"])
 
@@ -106,14 +107,7 @@ def test_headers_that_are_no_text_are_told_apart(run, url, tmp_path):
         writer.append(b"a", key=b"k", headers={"text": b"\\xff", "other": b"\xff"})
         writer.append(b"b", key=b"l", headers={"text": b""})
         writer.append(b"c", key=b"m")
-    run("log", "read", url, "-o", "out.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    run("log", "compact", url, "--into", "wood/rows", "--create", "--engine", "local")
-    for rows in (
-        run("log", "read", url, "--json"),
-        lines,
-        run("table", "read", "wood/rows", "--json"),
-    ):
+    for rows in shown(run, url, tmp_path):
         assert ({"text": "\\xff"}, {"other": "/w=="}) == (
             rows[0]["headers"],
             rows[0]["headers_base64"],
