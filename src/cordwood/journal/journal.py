@@ -182,10 +182,10 @@ class Journal:
             lane, tail, extent = self._lane, self._tail_file, self._extent
             if lane is None or tail is None or extent is None or self._depth:
                 return None
-            if len(payload) > PAYLOAD_BYTES_MAX or not tail.try_lock():
+            if len(payload) > PAYLOAD_BYTES_MAX:
                 return None
-            try:
-                if tail.pread(WAITS_AT + 1, 0) != lane[-1] + b"\0":
+            try:  # Before it is locked: an interrupt may come when it just was.
+                if not tail.try_lock() or tail.pread(WAITS_AT + 1, 0) != lane[-1] + b"\0":
                     return None
                 frame, slot, after = entered(lane, payload, time_us)
                 begin, end = lane[3], after[3]

@@ -131,6 +131,23 @@ def test_an_entry_that_fails_is_not_there(disk, step):
     assert [b"0", b"1"] == read(journal) == read(made(disk))
 
 
+def test_an_interrupt_leaves_nothing_locked(disk, monkeypatch):
+    """Also one that comes in the moment in which the tail was locked: others go on."""
+    mine, other = made(disk), made(disk, seed=2)
+    append(mine, b"0")
+    lock = mine._tail_file.try_lock
+
+    def interrupted():
+        assert lock()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mine._tail_file, "try_lock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.append_alone(b"1", 5, 0)
+    assert other._tail().try_lock()
+
+
 def test_who_deletes_lets_everybody_look(disk):
     """However short ago they looked: what is acknowledged is not in a folder that is gone."""
     mine, other = made(disk), made(disk, seed=2)
