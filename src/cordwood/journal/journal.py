@@ -199,7 +199,7 @@ class Journal:
                 try:
                     extent.file.sync()
                 except OSError:
-                    Turn(self, extent, mark_of(lane)).give_up()
+                    Turn(self, extent, mark_of(lane)).void()
                     raise
                 try:
                     if tail.pwrite(slot, after[0] % 2 * SLOT_BYTES) != SLOT_BYTES:
@@ -545,6 +545,13 @@ class Turn:
         """A sync failed. What is on the disk is not known, and not to be found out: see above."""
         self._mark = self._said
         self._mark = self._said = self._journal.give_up(self._said)
+
+    def void(self) -> None:
+        """The same; and if that cannot be said either, nobody is to find what was written."""
+        try:
+            self.give_up()
+        except OSError:
+            self.take_back()
 
     def say(self) -> None:
         """Let all know what was appended, durable or not."""

@@ -148,6 +148,19 @@ def test_an_interrupt_leaves_nothing_locked(disk, monkeypatch):
     assert other._tail().try_lock()
 
 
+def test_an_entry_whose_failure_cannot_be_said_is_not_there(disk):
+    """Neither sync nor tail could be written: whoever comes later must not take it for an entry."""
+    journal = made(disk)
+    append(journal, b"0")
+    disk.fail(2, errno.EIO)
+    disk.fail(3, errno.EIO)
+    with pytest.raises(OSError, match="put/output"):
+        journal.append_alone(b"lost", 5, 0)
+    assert [b"0"] == read(made(disk, seed=2))
+    assert 1 == append(journal, b"1")
+    assert [b"0", b"1"] == read(journal) == read(made(disk, seed=3))
+
+
 def test_who_deletes_lets_everybody_look(disk):
     """However short ago they looked: what is acknowledged is not in a folder that is gone."""
     mine, other = made(disk), made(disk, seed=2)
