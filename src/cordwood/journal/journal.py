@@ -28,6 +28,7 @@ over either: the extent is kept, and the next one begins behind all that can be 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -263,7 +264,9 @@ class Journal:
         said = mark.said()
         self._seen = None
         data = encoded(said)
-        file = self._tail()
+        file = self._tail_file
+        if file is None:  # Opened anew, it would not be locked.
+            raise OSError(errno.EBADF, "it was closed meanwhile", f"{self.folder}/{TAIL}")
         write_mark(file, said.turn, data)
         slots = bytes(file.read(0, WAITS_AT))
         self._said = said, slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from cordwood.journal.journal import LOOK_US, Journal
 from cordwood.journal.lane import PAYLOAD_BYTES_MAX, entered, lane_of, mark_of
 from cordwood.journal.mark import SLOT_BYTES, Mark, encoded
 from cordwood.journal.reading import Reading
+from cordwood.store.disk import Disk
 from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.handclock import HandClock
 
@@ -159,6 +161,32 @@ def test_an_entry_whose_failure_cannot_be_said_is_not_there(disk):
     assert [b"0"] == read(made(disk, seed=2))
     assert 1 == append(journal, b"1")
     assert [b"0", b"1"] == read(journal) == read(made(disk, seed=3))
+
+
+def test_a_journal_that_is_closed_in_the_middle_writes_to_no_other_file(tmp_path, monkeypatch):
+    """As a signal handler may do: numbers of files are used again, and somebody else appends."""
+    folder, opened = str(tmp_path), []
+    mine, other = (
+        Journal(folder, Disk(), HandClock(), SeededEntropy(seed), extent_bytes=1 << 16)
+        for seed in (1, 2)
+    )
+    for place, journal in enumerate((mine, other, mine)):
+        append(journal, b"%d" % place)
+    whole = mine._extent.file.sync
+
+    def handled():
+        whole()
+        mine.close()
+        opened.extend((tmp_path / str(name)).open("w+b") for name in range(3))
+        append(other, b"other")
+
+    monkeypatch.setattr(mine._extent.file, "sync", handled)
+    with pytest.raises(OSError, match="file"):
+        mine.append_alone(b"lost", 5, 0)
+    assert [0] * 3 == [os.fstat(file.fileno()).st_size for file in opened]
+    assert [b"0", b"1", b"2", b"other"] == read(other) == read(mine)
+    for file in (*opened, mine, other):
+        file.close()
 
 
 def test_who_deletes_lets_everybody_look(disk):
