@@ -275,8 +275,13 @@ class Journal:
         return said
 
     def unsettle(self) -> None:
-        """Let everybody look at what is there before the next entry; by who is alone."""
-        self.publish(self._known())
+        """Let everybody look at what is there before the next entry; by who is alone.
+
+        Nothing else is found out: who deletes a journal need not know how far it goes.
+        """
+        mark = self._read_mark()
+        if mark is not None and not mark.is_closed:  # Else nobody has a lane.
+            self.publish(mark)
 
     def give_up(self, mark: Mark) -> Mark:
         """Say that the newest extent ends with what was synced; by who is alone."""

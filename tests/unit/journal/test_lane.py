@@ -133,6 +133,19 @@ def test_an_entry_that_fails_is_not_there(disk, step):
     assert [b"0", b"1"] == read(journal) == read(made(disk))
 
 
+def test_an_entry_whose_failure_cannot_be_said_is_not_there(disk):
+    """Neither sync nor tail could be written: whoever comes later must not take it for an entry."""
+    journal = made(disk)
+    append(journal, b"0")
+    disk.fail(2, errno.EIO)
+    disk.fail(3, errno.EIO)
+    with pytest.raises(OSError, match="put/output"):
+        journal.append_alone(b"lost", 5, 0)
+    assert [b"0"] == read(made(disk, seed=2))
+    assert 1 == append(journal, b"1")
+    assert [b"0", b"1"] == read(journal) == read(made(disk, seed=3))
+
+
 def test_an_interrupt_leaves_nothing_locked(disk, monkeypatch):
     """Also one that comes in the moment in which the tail was locked: others go on."""
     mine, other = made(disk), made(disk, seed=2)
@@ -148,19 +161,6 @@ def test_an_interrupt_leaves_nothing_locked(disk, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             mine.append_alone(b"1", 5, 0)
     assert other._tail().try_lock()
-
-
-def test_an_entry_whose_failure_cannot_be_said_is_not_there(disk):
-    """Neither sync nor tail could be written: whoever comes later must not take it for an entry."""
-    journal = made(disk)
-    append(journal, b"0")
-    disk.fail(2, errno.EIO)
-    disk.fail(3, errno.EIO)
-    with pytest.raises(OSError, match="put/output"):
-        journal.append_alone(b"lost", 5, 0)
-    assert [b"0"] == read(made(disk, seed=2))
-    assert 1 == append(journal, b"1")
-    assert [b"0", b"1"] == read(journal) == read(made(disk, seed=3))
 
 
 def test_a_journal_that_is_closed_in_the_middle_writes_to_no_other_file(tmp_path, monkeypatch):
@@ -187,6 +187,19 @@ def test_a_journal_that_is_closed_in_the_middle_writes_to_no_other_file(tmp_path
     assert [b"0", b"1", b"2", b"other"] == read(other) == read(mine)
     for file in (*opened, mine, other):
         file.close()
+
+
+def test_who_deletes_finds_nothing_out(disk):
+    """To let everybody look is one write; none where nobody has a lane."""
+    append(made(disk), b"0")
+    steps = disk.steps
+    with (other := made(disk, seed=2)).alone():
+        other.unsettle()
+        assert steps + 1 == disk.steps
+        other.give_up(other.newest())
+        steps = disk.steps
+        other.unsettle()
+    assert steps == disk.steps
 
 
 def test_who_deletes_lets_everybody_look(disk):
