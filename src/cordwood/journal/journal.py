@@ -53,14 +53,7 @@ from cordwood.journal.extent import (
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.lane import PAYLOAD_BYTES_MAX, Lane, entered, lane_of, mark_of
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import (
-    SLOT_BYTES,
-    Mark,
-    encoded,
-    read_mark,
-    seen_mark,
-    write_mark,
-)
+from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, read_mark, seen_mark, write_mark
 from cordwood.journal.turning import Turning
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
@@ -72,7 +65,6 @@ TAIL = "tail"
 NEXT = "next"
 WAITS_AT = 2 * SLOT_BYTES
 """Where the tail says that somebody waits."""
-
 
 LOOK_US = 1_000
 """So long after it was last looked whether the folder is there, it is not looked again."""
