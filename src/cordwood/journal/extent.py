@@ -289,11 +289,13 @@ def make_extent(disk: Disk, folder: str, head: Head, size_bytes: int, *, spare: 
     aside = f"{path}.new"
     with suppress(FileNotFoundError):
         disk.rename(f"{folder}/{spare}", aside)
-        # Who made it spare may have died before its old name was gone for good.
-        disk.fsync_dir(folder)
     file = disk.open(aside, create=True)
     try:
         used_bytes = file.stat().size_bytes
+        if used_bytes:
+            # Who made it spare, or took the spare one, may have died before its old name was gone
+            # for good.
+            disk.fsync_dir(folder)
         file.allocate(size_bytes)
         # An earlier use of the file must not look like a frame of this one, and with another salt
         # it does not.

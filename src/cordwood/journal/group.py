@@ -70,7 +70,9 @@ class Group(Generic[T, R]):
 
     def start_over(self) -> None:
         """Nobody is at work, and nobody waits."""
-        self._working = threading.Lock()
+        self.working = threading.Lock()
+        """Held by who is at work. Only with `with`: an interrupt that
+        comes between an `acquire` and its `try` leaves a lock held for ever."""
         self._mutex = threading.Lock()
         self._waiting: list[Ticket[T, R]] = []
         self._waiting_bytes = 0
@@ -81,21 +83,10 @@ class Group(Generic[T, R]):
         """How much was handed in and not yet taken."""
         return self._waiting_bytes
 
-    def try_alone(self) -> bool:
-        """Whether nobody is at work and nobody waits: then one may do its own work by itself.
-
-        Until `end_alone`, all others wait.
-        """
-        if self._waiting or not self._working.acquire(False):
-            return False
-        if self._waiting:
-            self._working.release()
-            return False
-        return True
-
-    def end_alone(self) -> None:
-        """Let others work."""
-        self._working.release()
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is at work and nobody waits: then one may do its own work by itself."""
+        return not (self._waiting or self.working.locked())
 
     def call(self, item: T, size_bytes: int) -> R:
         """Hand in, and wait until it is done."""
@@ -148,7 +139,7 @@ class Group(Generic[T, R]):
 
     def _work_once(self) -> None:
         """Do what waits, or wait for whoever does it."""
-        with self._working:
+        with self.working:
             with self._mutex:
                 taken, self._waiting, self._waiting_bytes = self._waiting, [], 0
             if not taken:

@@ -28,6 +28,7 @@ over either: the extent is kept, and the next one begins behind all that can be 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -52,14 +53,7 @@ from cordwood.journal.extent import (
 from cordwood.journal.failures import READ_ONLY, error_of, told
 from cordwood.journal.lane import PAYLOAD_BYTES_MAX, Lane, entered, lane_of, mark_of
 from cordwood.journal.locks import Locks
-from cordwood.journal.mark import (
-    SLOT_BYTES,
-    Mark,
-    encoded,
-    read_mark,
-    seen_mark,
-    write_mark,
-)
+from cordwood.journal.mark import SLOT_BYTES, Mark, encoded, read_mark, seen_mark, write_mark
 from cordwood.journal.turning import Turning
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk, File
@@ -71,7 +65,6 @@ TAIL = "tail"
 NEXT = "next"
 WAITS_AT = 2 * SLOT_BYTES
 """Where the tail says that somebody waits."""
-
 
 LOOK_US = 1_000
 """So long after it was last looked whether the folder is there, it is not looked again."""
@@ -182,10 +175,10 @@ class Journal:
             lane, tail, extent = self._lane, self._tail_file, self._extent
             if lane is None or tail is None or extent is None or self._depth:
                 return None
-            if len(payload) > PAYLOAD_BYTES_MAX or not tail.try_lock():
+            if len(payload) > PAYLOAD_BYTES_MAX:
                 return None
-            try:
-                if tail.pread(WAITS_AT + 1, 0) != lane[-1] + b"\0":
+            try:  # Before it is locked: an interrupt may come when it just was.
+                if not tail.try_lock() or tail.pread(WAITS_AT + 1, 0) != lane[-1] + b"\0":
                     return None
                 frame, slot, after = entered(lane, payload, time_us)
                 begin, end = lane[3], after[3]
@@ -199,7 +192,7 @@ class Journal:
                 try:
                     extent.file.sync()
                 except OSError:
-                    Turn(self, extent, mark_of(lane)).give_up()
+                    Turn(self, extent, mark_of(lane)).void()
                     raise
                 try:
                     if tail.pwrite(slot, after[0] % 2 * SLOT_BYTES) != SLOT_BYTES:
@@ -263,7 +256,9 @@ class Journal:
         said = mark.said()
         self._seen = None
         data = encoded(said)
-        file = self._tail()
+        file = self._tail_file
+        if file is None:  # Opened anew, it would not be locked.
+            raise OSError(errno.EBADF, "it was closed meanwhile", f"{self.folder}/{TAIL}")
         write_mark(file, said.turn, data)
         slots = bytes(file.read(0, WAITS_AT))
         self._said = said, slots
@@ -272,8 +267,13 @@ class Journal:
         return said
 
     def unsettle(self) -> None:
-        """Let everybody look at what is there before the next entry; by who is alone."""
-        self.publish(self._known())
+        """Let everybody look at what is there before the next entry; by who is alone.
+
+        Nothing else is found out: who deletes a journal need not know how far it goes.
+        """
+        mark = self._read_mark()
+        if mark is not None and not mark.is_closed:  # Else nobody has a lane.
+            self.publish(mark)
 
     def give_up(self, mark: Mark) -> Mark:
         """Say that the newest extent ends with what was synced; by who is alone."""
@@ -545,6 +545,13 @@ class Turn:
         """A sync failed. What is on the disk is not known, and not to be found out: see above."""
         self._mark = self._said
         self._mark = self._said = self._journal.give_up(self._said)
+
+    def void(self) -> None:
+        """The same; and if that cannot be said either, nobody is to find what was written."""
+        try:
+            self.give_up()
+        except OSError:
+            self.take_back()
 
     def say(self) -> None:
         """Let all know what was appended, durable or not."""

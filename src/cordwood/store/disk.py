@@ -44,7 +44,7 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -338,15 +338,18 @@ class _File:
     """A file of the operating system."""
 
     def __init__(self, descriptor: int) -> None:
+        self._use(descriptor)
+        self.unlock: Callable[[], None] = partial(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        self._closing = finalize(self, os.close, descriptor)
+        # When the program ends the system closes it, and not while a thread still writes to it.
+        self._closing.atexit = False
+
+    def _use(self, descriptor: int) -> None:
         self._descriptor = descriptor
         # The system's own functions: what a durable append calls has no time for ours around them.
         self.pread = partial(os.pread, descriptor)
         self.pwrite = partial(os.pwrite, descriptor)
         self.sync = partial(_fsync if _HAS_FULL_SYNC else os.fdatasync, descriptor)
-        self.unlock = partial(fcntl.flock, descriptor, fcntl.LOCK_UN)
-        self._closing = finalize(self, os.close, descriptor)
-        # When the program ends the system closes it, and not while a thread still writes to it.
-        self._closing.atexit = False
 
     def stat(self) -> FileStat:
         return _file_stat(os.fstat(self._descriptor))
@@ -399,7 +402,14 @@ class _File:
         return True
 
     def close(self) -> None:
+        # Whoever is in the middle of something meets no file: the number is soon another's.
+        self._use(-1)
+        self.unlock = _nothing
         self._closing()
+
+
+def _nothing() -> None:
+    """What is closed is unlocked."""
 
 
 _HAS_FULL_SYNC = hasattr(fcntl, "F_FULLFSYNC")

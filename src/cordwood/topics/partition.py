@@ -131,11 +131,9 @@ class LocalPartition:
     def append_one(self, row: Row, producer: Producer | None = None) -> int:
         """See `Partition`."""
         is_plain = producer is None and not row.headers and row.size_bytes <= self._short_bytes
-        if is_plain and self._group.try_alone():
-            try:
+        if is_plain and self._group.is_idle:
+            with self._group.working:
                 return self._append_alone(row)
-            finally:
-                self._group.end_alone()
         return self._group.call(*self._item(row, 1, _row_bytes(row), producer))
 
     async def append_async(self, columns: Columns, producer: Producer | None = None) -> Offsets:

@@ -470,6 +470,36 @@ def test_extents_that_are_deleted_under_a_reader_are_no_damage():
         reading.take()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_spare_extent_that_the_dead_have_taken_has_one_name(seed, monkeypatch):
+    """A power cut may bring its old one back: whoever used that would write over entries."""
+    disk = disk_with_folder()
+    journal, other = made(disk), made(disk, seed=2)
+    for payload in entries(12):
+        append(journal, payload)
+    disk.rename(f"{FOLDER}/0.wal", f"{FOLDER}/spare")
+    disk.fsync_dir(FOLDER)
+    other.newest()
+    taken = disk.rename
+
+    def dying(source, target):
+        taken(source, target)
+        disk.cut_after(0)
+
+    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(disk, "rename", dying)
+        while True:
+            append(journal, b"more")
+    disk.revive()
+    disk.cut_after(seed % 8)
+    with pytest.raises(PowerCut):
+        while True:
+            append(other, b"more")
+    found = disk.power_cut(SeededEntropy(seed))
+    names = [name for name, _ in found.scan(FOLDER) if name == "spare" or name.endswith(".wal")]
+    assert len(names) == len({found.inode(f"{FOLDER}/{name}") for name in names})
+
+
 def test_an_extent_put_to_another_use_under_a_reader():
     """What it still gives is right, and then it says that the rest is gone."""
     journal = made(disk_with_folder())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from cordwood.journal.journal import LOOK_US, Journal
 from cordwood.journal.lane import PAYLOAD_BYTES_MAX, entered, lane_of, mark_of
 from cordwood.journal.mark import SLOT_BYTES, Mark, encoded
 from cordwood.journal.reading import Reading
+from cordwood.store.disk import Disk
 from cordwood.testing.crashdisk import CrashDisk
 from cordwood.testing.handclock import HandClock
 
@@ -129,6 +131,75 @@ def test_an_entry_that_fails_is_not_there(disk, step):
         journal.append_alone(b"lost", 5, 0)
     assert 1 == append(journal, b"1")
     assert [b"0", b"1"] == read(journal) == read(made(disk))
+
+
+def test_an_entry_whose_failure_cannot_be_said_is_not_there(disk):
+    """Neither sync nor tail could be written: whoever comes later must not take it for an entry."""
+    journal = made(disk)
+    append(journal, b"0")
+    disk.fail(2, errno.EIO)
+    disk.fail(3, errno.EIO)
+    with pytest.raises(OSError, match="put/output"):
+        journal.append_alone(b"lost", 5, 0)
+    assert [b"0"] == read(made(disk, seed=2))
+    assert 1 == append(journal, b"1")
+    assert [b"0", b"1"] == read(journal) == read(made(disk, seed=3))
+
+
+def test_an_interrupt_leaves_nothing_locked(disk, monkeypatch):
+    """Also one that comes in the moment in which the tail was locked: others go on."""
+    mine, other = made(disk), made(disk, seed=2)
+    append(mine, b"0")
+    lock = mine._tail_file.try_lock
+
+    def interrupted():
+        assert lock()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mine._tail_file, "try_lock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.append_alone(b"1", 5, 0)
+    assert other._tail().try_lock()
+
+
+def test_a_journal_that_is_closed_in_the_middle_writes_to_no_other_file(tmp_path, monkeypatch):
+    """As a signal handler may do: numbers of files are used again, and somebody else appends."""
+    folder, opened = str(tmp_path), []
+    mine, other = (
+        Journal(folder, Disk(), HandClock(), SeededEntropy(seed), extent_bytes=1 << 16)
+        for seed in (1, 2)
+    )
+    for place, journal in enumerate((mine, other, mine)):
+        append(journal, b"%d" % place)
+    whole = mine._extent.file.sync
+
+    def handled():
+        whole()
+        mine.close()
+        opened.extend((tmp_path / str(name)).open("w+b") for name in range(3))
+        append(other, b"other")
+
+    monkeypatch.setattr(mine._extent.file, "sync", handled)
+    with pytest.raises(OSError, match="file"):
+        mine.append_alone(b"lost", 5, 0)
+    assert [0] * 3 == [os.fstat(file.fileno()).st_size for file in opened]
+    assert [b"0", b"1", b"2", b"other"] == read(other) == read(mine)
+    for file in (*opened, mine, other):
+        file.close()
+
+
+def test_who_deletes_finds_nothing_out(disk):
+    """To let everybody look is one write; none where nobody has a lane."""
+    append(made(disk), b"0")
+    steps = disk.steps
+    with (other := made(disk, seed=2)).alone():
+        other.unsettle()
+        assert steps + 1 == disk.steps
+        other.give_up(other.newest())
+        steps = disk.steps
+        other.unsettle()
+    assert steps == disk.steps
 
 
 def test_who_deletes_lets_everybody_look(disk):

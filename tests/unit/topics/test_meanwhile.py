@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from cordwood.base.errors import (
 )
 from cordwood.journal import reading
 from cordwood.journal.extent import open_extent
+from cordwood.topics.rows import checked_row
 
 FOLLOWERS = 40
 """More than a loop has threads."""
@@ -51,11 +53,10 @@ def test_a_child_forked_in_the_middle_of_a_send_can_send(topics):
     home = topics._engine.home
 
     def hold():
-        with partition.journal.alone(), home._mutex, partition._mutex:
-            assert partition._group.try_alone()
+        locks = home._mutex, partition._mutex, partition._group.working
+        with partition.journal.alone(), locks[0], locks[1], locks[2]:
             held.set()
             go_on.wait()
-            partition._group.end_alone()
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -75,6 +76,26 @@ def test_a_child_forked_in_the_middle_of_a_send_can_send(topics):
     thread.join()
     assert 0 == os.waitpid(child, 0)[1]
     assert [b"child"] == values(topics)
+
+
+def test_an_interrupt_leaves_no_partition_at_work(topics, monkeypatch):
+    """Whenever it comes: others would wait for that work for ever."""
+    partition = topics._engine.home.partition("shop", "clicks", 0)
+    monkeypatch.setattr(partition, "_append_alone", lambda _: 0)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    row = checked_row(b"1", None, None, None)
+    for number in range(400):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0001 + number * 0.000001)
+            while True:
+                partition.append_one(row)
+        except KeyboardInterrupt:
+            assert partition._group.is_idle
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
