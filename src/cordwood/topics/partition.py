@@ -40,9 +40,10 @@ from cordwood.base.forks import starts_over
 from cordwood.journal.extent import END_BYTES, FRAMES_AT, Head, RecycledError, open_whatever
 from cordwood.journal.frames import OVERHEAD
 from cordwood.journal.group import Group, Ticket
-from cordwood.journal.journal import Journal, Turn
+from cordwood.journal.journal import Journal
 from cordwood.journal.mark import Mark
 from cordwood.journal.reading import READ_BYTES, Reading
+from cordwood.journal.turn import Turn
 from cordwood.store.api import Buffer
 from cordwood.store.disk import Disk
 from cordwood.topics.batch import Columns, Producer, Row, decoded, encoded, encoded_row, joined

@@ -167,6 +167,20 @@ def test_the_shortest_way_is_gone_by_who_meets_nobody():
     assert [b"%d" % number for number in range(7)] == read(other) == read(made(disk))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_failed_stays_away_however_many_come_before_a_power_cut(seed):
+    """That it is void was synced, and nobody says it again without a sync."""
+    disk = disk_with_folder()
+    journal = made(disk)
+    append(journal, b"0")
+    disk.fail(2, errno.EIO)
+    with pytest.raises(StoreError):
+        append(journal, b"failed")
+    for _ in range(3):
+        assert 1 == made(disk).newest().number
+    assert [b"0"] == read(made(disk.power_cut(SeededEntropy(seed))))
+
+
 def test_an_entry_larger_than_an_extent_is_refused():
     """Before anything is written."""
     journal = made(disk_with_folder())
