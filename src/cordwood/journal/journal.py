@@ -130,16 +130,17 @@ class Journal:
             NotFoundError: there is no journal.
             CorruptionError: it cannot be known where it ends.
         """
-        with self._mutex, self.told("read"):
-            if not self._is_recovered:
-                try:
-                    with self.alone():
-                        return self._known()
-                except OSError as error:
-                    if error.errno not in READ_ONLY:
-                        raise
-                    return self._looked()
-            return self._read_mark() or self._lost()
+        with self.told("read"):
+            if self._is_recovered:
+                with self._mutex:
+                    return self._read_mark() or self._lost()
+            try:
+                with self.alone():
+                    return self._known()
+            except OSError as error:
+                if error.errno not in READ_ONLY:
+                    raise
+                return self._looked()
 
     def turn(self) -> Turning:
         """The right to append, alone among all threads and processes, for a `with` block.

@@ -40,6 +40,12 @@ def alone(journal):
         journal.newest()
 
 
+def at_first(journal):
+    """Somebody else looks how far it goes, and has to find that out."""
+    journal.close()
+    journal.newest()
+
+
 def interrupted(step, call):
     """Call, with an interrupt at a step; whether there were so many.
 
@@ -70,7 +76,7 @@ def interrupted(step, call):
     return False
 
 
-@pytest.mark.parametrize("way", [in_a_turn, shortly, alone])
+@pytest.mark.parametrize("way", [in_a_turn, shortly, alone, at_first])
 def test_an_interrupt_leaves_nothing_locked(way):
     """Wherever it comes: others append, in this process and elsewhere, and nothing is lost."""
     for step in count():
