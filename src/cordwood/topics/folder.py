@@ -304,9 +304,14 @@ class Folder:
     def _missing(self, namespace: str, topic: str, number: int) -> CordwoodError:
         """There is no such topic, or it has fewer partitions, or its file is gone."""
         numbers = self._numbers(namespace, topic)
+        path = self._path(namespace, topic, str(number), METADATA)
         if number in numbers:
-            path = self._path(namespace, topic, str(number), METADATA)
-            return CorruptionError(f"{path} is missing", where=path, hint="bring it back")
+            with suppress(FileNotFoundError):
+                self._disk.stat(path)
+                return missing_topic(namespace, topic)  # It was not there, and was made since.
+            if number in self._numbers(namespace, topic):  # Else it was deleted since.
+                return CorruptionError(f"{path} is missing", where=path, hint="bring it back")
+            return missing_topic(namespace, topic)
         if numbers:
             return NotFoundError(
                 f"{namespace}/{topic} has partitions 0 to {max(numbers)}, and no {number}"

@@ -497,6 +497,25 @@ def test_a_producer_of_a_deleted_topic_is_told_at_once(topics, monkeypatch):
 
 
 @in_folder
+@pytest.mark.parametrize("meanwhile", ["made", "deleted"])
+def test_a_topic_that_comes_or_goes_is_not_taken_for_a_damaged_one(topics, monkeypatch, meanwhile):
+    """While one looks why it was not there."""
+    home, other = again(topics)._engine.home, again(topics)
+    numbers = home._numbers
+
+    def late(*names):
+        monkeypatch.undo()
+        if meanwhile == "made":
+            other.create("shop", "orders")
+            return numbers(*names)
+        return [0, 1]  # And after that it was deleted.
+
+    monkeypatch.setattr(home, "_numbers", late)
+    with pytest.raises(NotFoundError, match="no topic"):
+        home.partition("shop", "orders", 0)
+
+
+@in_folder
 def test_damaged_metadata_is_named(topics):
     """At every byte; nothing is guessed."""
     path = f"{topics.name}/shop/clicks/0/metadata"
