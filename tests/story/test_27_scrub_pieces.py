@@ -156,16 +156,18 @@ async def test_a_store_that_fails_for_many_at_once(large, scrub, caplog):
 async def test_cancelled_in_the_middle(large, scrub, caplog):
     """Whatever it was doing, no task goes on; and then it can be done again."""
     log, _ = large
+    cancelled = 0
     for steps in range(0, 60, 3):
         work = asyncio.ensure_future(scrub(log))
         for _ in range(steps):
             await asyncio.sleep(0)
-        work.cancel()
-        assert [True] == [
-            isinstance(o, asyncio.CancelledError)
-            for o in await asyncio.gather(work, return_exceptions=True)
-        ]
+        # Where the thread that hashes is quick, and the loop is not, it may be over by then.
+        was_under_way = work.cancel()
+        (outcome,) = await asyncio.gather(work, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError) == was_under_way, steps
         assert {asyncio.current_task()} == asyncio.all_tasks(), steps
+        cancelled += was_under_way
+    assert 0 < cancelled
     assert (await scrub(log)).ok
     gc.collect()
     assert "" == caplog.text
