@@ -85,7 +85,7 @@ class Turn:
         self.say()
 
     def give_up(self) -> None:
-        """A sync failed. What is on the disk is not known, and not to be found out: see above."""
+        """A sync failed. What is on the disk is not known, and not to be found out (journal.py)."""
         self._mark = self._said
         self._mark = self._said = self._journal.give_up(self._said)
 
