@@ -3,20 +3,25 @@
 For a short record hashlib takes more time beside the hashing than for it, and every further step in
 Python costs a twentieth of that. So there is one way for each kind of value::
 
-    all of one size     copied behind their heads into a few rows, which are used again and again:
+    all of one size     copied into a strip and given their heads there, a few hundred at a time:
                         no object is made per record, and hashlib is called once
     short               joined to their heads by Arrow, one object per record
     long                hashed where they lie, after their heads
 
 A head is offset ‖ timestamp, big-endian.
+
+Whatever is done between two stretches of hashing finds the processor's caches cold, and costs five
+times what it costs in a loop of its own: the fewer such steps, the better.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+import sys
+import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,12 +37,16 @@ _CHUNK_BYTES = 2**20
 _COPY_RECORDS_MIN = 16
 """To copy heads and values together pays for so many records."""
 
-_ROW_BYTES_MAX = 2048
+_STRIP_VALUE_MAX = 2048
 """Values of one size are copied up to this one: a longer copy costs more than it saves."""
 
-_ROWS_MAX = 512
-_ROWS_BYTES = 2**17
-"""How many rows there are: enough to fill them at once, few enough to stay near the processor."""
+_STRIP_RECORDS = 512
+_STRIP_BYTES = 2**19
+"""How much is copied at once: enough that what is done for each strip does not count, little enough
+that what was copied is still near when it is hashed."""
+
+_SPARE = threading.local()
+"""The strip that this thread used last: to make one costs a third of what it saves a fragment."""
 
 _JOIN_BYTES_MAX = 512
 """Other values are joined to their heads up to this size on average."""
@@ -50,6 +59,7 @@ _NOTHING_HASHED = hashlib.sha3_256()
 """A hash is begun by copying this one: to make a new one costs OpenSSL a search by name."""
 
 _HEAD_BYTES = 16
+_HEAD = f"V{_HEAD_BYTES}"
 _LENGTH = struct.Struct("<I")
 
 
@@ -63,22 +73,24 @@ def sum_items(
     count = len(offsets)
     sizes = np.diff(value_offsets)
     first, last = int(value_offsets[0]), int(value_offsets[-1])
-    if _are_rows(count, int(sizes.max(initial=0))) and (sizes == sizes[0]).all():
-        rows = _Rows(count, int(sizes[0]))
-        matrix = values[first:last].reshape(count, int(sizes[0]))
-        return _listed(rows.sum(offsets, timestamps, matrix))
-    totals = np.zeros(8, np.uint64)
+    heads = _heads(offsets, timestamps)
+    total = _Total()
+    size = int(sizes.max(initial=0))
+    if _Strip.takes(count, size, 0) and (sizes == size).all():
+        strip = _Strip.get(count, size, 0)
+        strip.hash(heads, values[first:last], total)
+        strip.put_back()
+        return total.columns()
     step = min(_CHUNK_RECORDS, max(1, count * _CHUNK_BYTES // max(1, last - first)))
     for start in range(0, count, step):
         places = value_offsets[start : start + step + 1]
-        heads = _heads(offsets[start : start + step], timestamps[start : start + step])
+        some = heads[start : start + step]
         num_bytes = int(places[-1] - places[0])
-        if len(heads) >= _COPY_RECORDS_MIN and num_bytes <= len(heads) * _JOIN_BYTES_MAX:
-            digests = _hash_joined(heads, values, places)
+        if len(some) >= _COPY_RECORDS_MIN and num_bytes <= len(some) * _JOIN_BYTES_MAX:
+            total.add(_hash_joined(some, values, places))
         else:
-            digests = _hash_in_place(heads, values, places)
-        totals += _sum_digests(digests)
-    return _listed(totals)
+            total.add(_hash_in_place(some, values, places))
+    return total.columns()
 
 
 def sum_pages(
@@ -87,105 +99,180 @@ def sum_pages(
     pages: Iterable[tuple[npt.NDArray[np.uint8], int]],
 ) -> list[int] | None:
     """As the kernel, where the values lie in pages; see `cordwood.base.kernels.sum_pages`."""
-    totals = np.zeros(8, np.uint64)
-    rows: _Rows | None = None
+    heads = _heads(offsets, timestamps)
+    total = _Total()
+    strip: _Strip | None = None
     done = 0
     for page, count in pages:
-        some = slice(done, done + count)
+        some = heads[done : done + count]
         done += count
-        matrix = _matrix(page, count)
-        if matrix is not None and done <= len(offsets):
-            if rows is None or rows.size != matrix.shape[1]:
-                rows = _Rows(count, matrix.shape[1])
-            totals += rows.sum(offsets[some], timestamps[some], matrix)
-            continue
-        is_worth_it = done > count or page.size >= count * _WALK_BYTES_MIN
-        if not is_worth_it or done > len(offsets):
+        if done > len(heads):
             return None
-        digests = _hash_page(_heads(offsets[some], timestamps[some]), page)
+        size = page.size // max(1, count) - _LENGTH.size
+        if _Strip.takes(count, size, _LENGTH.size):
+            if strip is None or not strip.fits(count, size, _LENGTH.size):
+                strip = _Strip.get(count, size, _LENGTH.size)
+            if strip.hash(some, page, total):
+                continue
+        is_worth_it = done > count or page.size >= count * _WALK_BYTES_MIN
+        digests = _hash_page(some, page) if is_worth_it else None
         if digests is None:
             return None
-        totals += _sum_digests(digests)
-    return _listed(totals) if done == len(offsets) else None
+        total.add(digests)
+    if strip is not None:
+        strip.put_back()
+    return total.columns() if done == len(heads) else None
 
 
-class _Rows:
-    """A few items of one size that are filled, hashed, and filled again."""
+class _Total:
+    """The column sums of digests, not reduced."""
 
-    def __init__(self, count: int, size: int) -> None:
-        """For values of this size, and not more than `count` at once."""
-        self.size = size
-        width = _HEAD_BYTES + size
-        self._num = max(1, min(count, _ROWS_MAX, _ROWS_BYTES // width))
-        self._content = np.empty((self._num, width), np.uint8)
-        view = self._content.reshape(-1).data
-        self._items = [view[at : at + width] for at in range(0, len(view), width)]
+    def __init__(self) -> None:
+        self._sums = np.zeros(8, np.uint64)
+        self._waiting: list[bytes] = []
+        self._num_bytes = 0
 
-    def sum(
-        self,
-        offsets: npt.NDArray[np.uint64],
-        timestamps: npt.NDArray[np.uint64],
-        values: npt.NDArray[np.uint8],
-    ) -> npt.NDArray[np.uint64]:
-        """The column sums of records whose values are the rows of a matrix."""
-        totals = np.zeros(8, np.uint64)
-        for start in range(0, len(values), _CHUNK_RECORDS):
-            some = slice(start, start + _CHUNK_RECORDS)
-            heads = _heads(offsets[some], timestamps[some])
-            totals += _sum_digests(self._hash(heads.view(np.uint8), values[some]))
-        return totals
+    def add(self, digests: list[bytes]) -> None:
+        """Digests, each for itself or several joined."""
+        self._waiting += digests
+        self._num_bytes += sum(map(len, digests))
+        if self._num_bytes >= _CHUNK_RECORDS * 32:
+            self._add_up()
 
-    def _hash(self, heads: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]) -> list[bytes]:
-        """The digest of each head followed by its value, those of all rows joined.
+    def columns(self) -> list[int]:
+        """Of all that was added."""
+        self._add_up()
+        listed: list[int] = self._sums.tolist()
+        return listed
 
-        Joined so early, they are made where the last ones were: two per cent of all that is done.
+    def _add_up(self) -> None:
+        """Two columns at a time, in long rows of 16 digests: what numpy sums fastest."""
+        joined = b"".join([*self._waiting, bytes(-self._num_bytes % 512)])
+        pairs = np.frombuffer(joined, "<u8").reshape(-1, 64)
+        low, high = pairs & np.uint64(2**32 - 1), pairs >> np.uint64(32)
+        self._sums[0::2] += low.sum(axis=0).reshape(-1, 4).sum(axis=0)
+        self._sums[1::2] += high.sum(axis=0).reshape(-1, 4).sum(axis=0)
+        self._waiting, self._num_bytes = [], 0
+
+
+class _Strip:
+    """Values of one size, some hundreds at a time, each behind its head.
+
+    They are copied as they lie, in one go: one behind the other, each perhaps behind its length.
+    A head is longer than a length. So it is written over the end of the value before, and every
+    second value is hashed before the others get their ends back, and their heads::
+
+        copied              length value 0   length value 1   length value 2   length value 3
+        heads of 0, 2, …    head   value 0   length valu head        value 2   length valu …
+        heads of 1, 3, …    head   valu head        value 1   length valu head        value 3
+    """
+
+    def __init__(self, num: int, size: int, gap: int) -> None:
+        """For values of this size with a `gap` before each; an even number of them at once."""
+        self._num, self._size, self._gap = num, size, gap
+        self._pitch = pitch = gap + size
+        lap = _HEAD_BYTES - gap
+        space = np.empty(lap + num * pitch, np.uint8)
+        self._copied = space[lap:]
+        self._lengths = np.ndarray(num if gap else 0, "<u4", space, lap, pitch)
+        self._heads = [
+            np.ndarray(num // 2, _HEAD, space, at, 2 * pitch)  # of every second value
+            for at in (0, pitch)
+        ]
+        self._ends = np.ndarray(num // 2, f"V{lap}", space, 2 * pitch, 2 * pitch)
+        view = space.data
+        items = [view[at : at + _HEAD_BYTES + size] for at in range(0, num * pitch, pitch)]
+        self._items = items[0::2], items[1::2]
+
+    @classmethod
+    def get(cls, count: int, size: int, gap: int) -> _Strip:
+        """The one this thread has to spare if it fits, or a new one.
+
+        It is nobody else's until it is put back, though a signal or the collector of garbage make
+        this thread hash something else in between.
         """
-        begin = _NOTHING_HASHED.copy
-        joined = []
-        for start in range(0, len(values), self._num):
-            some = slice(start, start + self._num)
-            filled = len(values[some])
-            self._content[:filled, :_HEAD_BYTES] = heads[some]
-            self._content[:filled, _HEAD_BYTES:] = values[some]
-            digests = []
-            for item in self._items[:filled]:
-                hashed = begin()
-                hashed.update(item)
-                digests.append(hashed.digest())
-            joined.append(b"".join(digests))
-        return joined
+        spare: _Strip | None = _SPARE.__dict__.pop("strip", None)
+        if spare is not None and spare.fits(count, size, gap):
+            return spare
+        return cls(cls._num_for(count, gap + size), size, gap)
+
+    def put_back(self) -> None:
+        """For the next call in this thread."""
+        _SPARE.strip = self
+
+    def fits(self, count: int, size: int, gap: int) -> bool:
+        """Whether it is for such values, and large enough for so many."""
+        is_same = (self._size, self._gap) == (size, gap)
+        return is_same and self._num >= self._num_for(count, gap + size)
+
+    @staticmethod
+    def _num_for(count: int, pitch: int) -> int:
+        return 2 * max(1, min(count + 1, _STRIP_RECORDS, _STRIP_BYTES // pitch) // 2)
+
+    @staticmethod
+    def takes(count: int, size: int, gap: int) -> bool:
+        """Whether so many values of one size are worth it, and long enough for the heads."""
+        is_long = gap + size >= _HEAD_BYTES - gap
+        return count >= _COPY_RECORDS_MIN and is_long and size <= _STRIP_VALUE_MAX
+
+    def hash(
+        self, heads: npt.NDArray[np.void], content: npt.NDArray[np.uint8], total: _Total
+    ) -> bool:
+        """Add the digest of each head followed by its value.
+
+        False, and nothing is added, if the content does not have that many values of this size.
+        """
+        if content.size != len(heads) * self._pitch:
+            return False
+        digests: list[bytes] = []
+        for start in range(0, len(heads), self._num):
+            some = heads[start : start + self._num]
+            num_odd = len(some) // 2
+            num_even = len(some) - num_odd
+            piece = content[start * self._pitch : (start + len(some)) * self._pitch]
+            self._copied[: piece.size] = piece
+            if (self._lengths[: len(some)] != self._size).any():
+                return False
+            ends = self._ends[:num_odd].copy()
+            self._heads[0][:num_even] = some[0::2]
+            digests.append(_hash_items(self._items[0][:num_even]))
+            self._ends[:num_odd] = ends
+            self._heads[1][:num_odd] = some[1::2]
+            digests.append(_hash_items(self._items[1][:num_odd]))
+        total.add(digests)
+        return True
 
 
-def _are_rows(count: int, size: int) -> bool:
-    """Whether so many values of one size are copied into rows."""
-    return count >= _COPY_RECORDS_MIN and size <= _ROW_BYTES_MAX
+def _hash_items(items: list[memoryview]) -> bytes:
+    """Their digests, joined: so soon, that the next ones are made where these were."""
+    begin = _NOTHING_HASHED.copy
+    digests = []
+    for item in items:
+        hashed = begin()
+        hashed.update(item)
+        digests.append(hashed.digest())
+    return b"".join(digests)
 
 
-def _matrix(page: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8] | None:
-    """The values of a page as rows, if all have one size and are to be copied into rows."""
-    width = page.size // max(1, count)
-    size = width - _LENGTH.size
-    if not _are_rows(count, size) or size < 0 or page.size != count * width:
-        return None
-    matrix = page.reshape(count, width)
-    lengths = matrix[:, : _LENGTH.size].view("<u4")
-    return matrix[:, _LENGTH.size :] if (lengths == size).all() else None
-
-
-def _heads(offsets: npt.NDArray[np.uint64], timestamps: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    heads = np.empty((len(offsets), 2), ">u8")
+def _heads(
+    offsets: npt.NDArray[np.uint64], timestamps: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.void]:
+    heads = np.empty((len(offsets), 2), np.uint64)
     heads[:, 0] = offsets
     heads[:, 1] = timestamps
-    return heads
+    if sys.byteorder == "little":
+        heads.byteswap(inplace=True)
+    joined: npt.NDArray[np.void] = heads.view(_HEAD)[:, 0]
+    return joined
 
 
 def _hash_in_place(
-    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
+    heads: npt.NDArray[np.void], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """The digest of each head followed by its value."""
     begin, content, bounds = _NOTHING_HASHED.copy, values.data, places.tolist()
     digests = []
-    for head, start, limit in zip(_listed_heads(heads), bounds, bounds[1:], strict=False):
+    for head, start, limit in zip(heads.tolist(), bounds, bounds[1:], strict=False):
         hashed = begin()
         hashed.update(head)
         hashed.update(content[start:limit])
@@ -193,13 +280,13 @@ def _hash_in_place(
     return digests
 
 
-def _hash_page(heads: npt.NDArray[Any], page: npt.NDArray[np.uint8]) -> list[bytes] | None:
+def _hash_page(heads: npt.NDArray[np.void], page: npt.NDArray[np.uint8]) -> list[bytes] | None:
     """The same of values that lie behind their lengths; None if they do not fill the page."""
     begin, content, length_at = _NOTHING_HASHED.copy, page.data, _LENGTH.unpack_from
     digests = []
     limit = 0
     try:
-        for head in _listed_heads(heads):
+        for head in heads.tolist():
             start = limit + _LENGTH.size
             limit = start + length_at(content, limit)[0]
             hashed = begin()
@@ -212,7 +299,7 @@ def _hash_page(heads: npt.NDArray[Any], page: npt.NDArray[np.uint8]) -> list[byt
 
 
 def _hash_joined(
-    heads: npt.NDArray[Any], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
+    heads: npt.NDArray[np.void], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """The same, where values are short and lie one behind the other."""
     head_places = np.arange(0, heads.nbytes + 1, _HEAD_BYTES, dtype=np.int64)
@@ -224,23 +311,3 @@ def _hash_joined(
         hashed.update(item)
         digests.append(hashed.digest())
     return digests
-
-
-def _sum_digests(digests: list[bytes]) -> npt.NDArray[np.uint64]:
-    """Column sums, not reduced. Long rows, 32 digests each, are what numpy sums fastest."""
-    joined = b"".join(digests)
-    whole = joined + bytes(-len(joined) % (32 * 32))
-    numbers = np.frombuffer(whole, "<u4").reshape(-1, 32 * 8)
-    by_place = numbers.sum(axis=0, dtype=np.uint64)
-    sums: npt.NDArray[np.uint64] = by_place.reshape(32, 8).sum(axis=0)
-    return sums
-
-
-def _listed_heads(heads: npt.NDArray[Any]) -> list[bytes]:
-    listed: list[bytes] = heads.view("V16")[:, 0].tolist()
-    return listed
-
-
-def _listed(totals: npt.NDArray[np.uint64]) -> list[int]:
-    sums: list[int] = totals.tolist()
-    return sums

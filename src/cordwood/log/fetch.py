@@ -71,14 +71,15 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, turns: Turns) 
         CorruptionError: it is missing, or not what its pointer says.
     """
     with objects.located(fragment):
-        if fragment.num_bytes < THREAD_BYTES_MIN:
-            fragments.check(await objects.get_fragment(fragment), fragment)
-            return
         run = _runner(fragment, turns)
-        if objects.is_local:
+        if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
             await run(_read_and_check, objects, fragment)
+            return
+        data = await objects.get_fragment(fragment)
+        if len(data) < THREAD_BYTES_MIN:
+            fragments.check(data, fragment)
         else:
-            await run(fragments.check, await objects.get_fragment(fragment), fragment)
+            await run(fragments.check_in_steps, data, fragment)
 
 
 def _runner(fragment: Fragment, turns: Turns | None) -> Runner:
@@ -94,6 +95,7 @@ def _runner(fragment: Fragment, turns: Turns | None) -> Runner:
 
 
 def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
+    # Not step by step: files that are read before the first is hashed would all be in memory.
     fragments.check(objects.read_fragment_now(fragment), fragment)
 
 

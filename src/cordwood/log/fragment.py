@@ -39,9 +39,10 @@ import xxhash
 from cordwood.base.errors import Code, CorruptionError, InvalidInputError
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import Steps, all_steps
 from cordwood.log import paths
 from cordwood.log.format import Fragment
-from cordwood.log.pages import UnusualError, sum_bodies
+from cordwood.log.pages import Bodies, UnusualError
 from cordwood.log.records import (
     BODY,
     EXTRA,
@@ -179,12 +180,26 @@ def check(data: Buffer, fragment: Fragment) -> None:
     Raises:
         CorruptionError: the bytes are not what the pointer says.
     """
+    all_steps(check_in_steps(data, fragment))
+
+
+def check_in_steps(data: Buffer, fragment: Fragment) -> Steps[None]:
+    """As `check`, step by step.
+
+    To open a file takes little, and five times as much when the 8 MiB of another one have just
+    passed through the processor's caches: it is cheaper to open several, and then to hash them.
+    """
     where = fragment.path
     if len(data) != fragment.num_bytes:
         raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
     is_ours = check_checksum(data, where)
+    yield
     try:
-        table, got = _sum_in_place(data, where) if is_ours else _sum_decoded(data, where)
+        if not is_ours:
+            raise UnusualError("nothing vouches for its pages")  # noqa: TRY301
+        table, bodies = _open_in_place(data, where)
+        yield
+        got = bodies.sum().hexdigest()
     except UnusualError:
         table, got = _sum_decoded(data, where)
     _compare(table, got, fragment)
@@ -195,11 +210,11 @@ def _sum_decoded(data: Buffer, where: str) -> tuple[pa.Table, str]:
     return table, _sum(table, where)
 
 
-def _sum_in_place(data: Buffer, where: str) -> tuple[pa.Table, str]:
-    """Offsets and timestamps, and the setsum of the records.
+def _open_in_place(data: Buffer, where: str) -> tuple[pa.Table, Bodies]:
+    """Offsets and timestamps, and the bodies.
 
     Raises:
-        UnusualError: the records must be decoded for that.
+        UnusualError: the records must be decoded.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
@@ -212,8 +227,7 @@ def _sum_in_place(data: Buffer, where: str) -> tuple[pa.Table, str]:
     if table.schema.names[1:] != ["timestamp_us"] or any(c.null_count for c in table.columns):
         raise UnusualError("other columns")
     offsets, stamps = (column.to_numpy() for column in table.columns)
-    total = sum_bodies(np.frombuffer(data, np.uint8), file, offsets, stamps)
-    return table, total.hexdigest()
+    return table, Bodies.find(np.frombuffer(data, np.uint8), file, offsets, stamps)
 
 
 def _compare(table: pa.Table, got: str, fragment: Fragment) -> None:

@@ -16,7 +16,8 @@ file as every reader does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,28 +39,47 @@ class UnusualError(Exception):
     """The file does not have the shape that is understood here."""
 
 
-def sum_bodies(
-    data: npt.NDArray[np.uint8],
-    file: pq.ParquetFile,
-    offsets: npt.NDArray[np.uint64],
-    timestamps: npt.NDArray[np.uint64],
-) -> Setsum:
-    """The setsum of a fragment's records.
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The bodies of a fragment, found and not yet hashed."""
 
-    Args:
-        data: the whole fragment, whose checksum holds.
-        file: the same, opened.
-        offsets: of its records.
-        timestamps: of its records.
+    data: npt.NDArray[np.uint8]
+    chunk: Any
+    offsets: npt.NDArray[np.uint64]
+    timestamps: npt.NDArray[np.uint64]
 
-    Raises:
-        UnusualError: the fragment must be decoded instead.
-    """
-    pages = _pages(data, _body_chunk(file))
-    sums = sum_pages(offsets, timestamps, pages, data.size)
-    if sums is None:
-        raise UnusualError("its pages do not hold the values they should, or are cheaper to decode")
-    return Setsum.of_columns(sums)
+    @classmethod
+    def find(
+        cls,
+        data: npt.NDArray[np.uint8],
+        file: pq.ParquetFile,
+        offsets: npt.NDArray[np.uint64],
+        timestamps: npt.NDArray[np.uint64],
+    ) -> Self:
+        """Those of a fragment.
+
+        Args:
+            data: the whole fragment, whose checksum holds.
+            file: the same, opened.
+            offsets: of its records.
+            timestamps: of its records.
+
+        Raises:
+            UnusualError: the fragment must be decoded instead.
+        """
+        return cls(data, _body_chunk(file), offsets, timestamps)
+
+    def sum(self) -> Setsum:
+        """The setsum of the records.
+
+        Raises:
+            UnusualError: the fragment must be decoded instead.
+        """
+        pages = _pages(self.data, self.chunk)
+        sums = sum_pages(self.offsets, self.timestamps, pages, self.data.size)
+        if sums is None:
+            raise UnusualError("pages that do not hold what they should, or cheaper to decode")
+        return Setsum.of_columns(sums)
 
 
 def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:

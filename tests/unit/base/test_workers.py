@@ -147,3 +147,45 @@ async def test_stopped_in_the_middle():
         (await asyncio.gather(early, return_exceptions=True))[0], asyncio.CancelledError
     )
     assert 0 == await turns.take(int)
+
+
+async def test_what_has_gathered_goes_step_by_step():
+    """All first steps come before any second one, and who fails or is given up holds up nobody."""
+    turns, order, begun, may_go = Turns(), [], threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+
+    def work(number, num_steps):
+        for step in range(num_steps):
+            order.append((step, number))
+            yield
+        if number == 2:
+            raise ValueError("two will not do")
+        return number
+
+    first = asyncio.ensure_future(turns.take(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    steps = {1: 2, 2: 1, 3: 3, 4: 0, 5: 9}
+    tasks = [asyncio.ensure_future(turns.take(work, *pair)) for pair in steps.items()]
+    await asyncio.sleep(0)
+    tasks[-1].cancel()
+    may_go.set()
+    await first
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (found[0], str(found[1]), *found[2:4]) == (1, "two will not do", 3, 4)
+    assert isinstance(found[4], asyncio.CancelledError)
+    assert order == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 3), (2, 3)]
+
+
+async def test_all_steps_are_done_in_a_worker():
+    """Without turns, one after the other."""
+
+    def work():
+        yield
+        yield
+        return threading.get_ident()
+
+    assert await workers.in_worker(work) != threading.get_ident()
+    assert await workers.in_worker(threading.get_ident) != threading.get_ident()

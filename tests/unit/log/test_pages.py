@@ -166,12 +166,12 @@ def test_files_of_another_shape_are_left_to_the_decoder(options, nullable):
     data = sink.getvalue()
     numbers = np.arange(4, dtype=np.uint64)
     with pytest.raises(pages.UnusualError):
-        pages.sum_bodies(
+        pages.Bodies.find(
             np.frombuffer(data, np.uint8),
             pq.ParquetFile(pa.BufferReader(data)),
             numbers,
             numbers,
-        )
+        ).sum()
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
@@ -181,7 +181,7 @@ def test_another_number_of_records_is_unusual(count):
     file = pq.ParquetFile(pa.BufferReader(data))
     numbers = np.arange(count, dtype=np.uint64)
     with pytest.raises(pages.UnusualError):
-        pages.sum_bodies(np.frombuffer(data, np.uint8), file, numbers, numbers)
+        pages.Bodies.find(np.frombuffer(data, np.uint8), file, numbers, numbers).sum()
 
 
 @given(st.binary(max_size=64))
