@@ -15,7 +15,7 @@ A waiter is anything with the three methods of a future that are used here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from cordwood.base.errors import Code, LimitError, Retry, UncertainError
@@ -169,19 +169,26 @@ class Batch:
         batches[-1].watchers = self.watchers
         return batches
 
-    def resolve(self, start: int) -> None:
-        """Tell every waiter its offset; the batch begins at `start`."""
+    def resolve(self, start: int, most: int) -> Iterator[int]:
+        """Tell every waiter its offset, at most so many at a time; the batch begins at `start`.
+
+        Yields how many were told.
+        """
         offset = start
         for part in self.parts:
             if isinstance(part, Block):
                 if not part.waiter.done():
                     part.waiter.set_result(offset)
                 offset += len(part)
-            else:
-                for waiter in part.waiters:
+                yield 1
+                continue
+            for at in range(0, len(part), most):
+                some = part.waiters[at : at + most]
+                for waiter in some:
                     if not waiter.done():
                         waiter.set_result(offset)
                     offset += 1
+                yield len(some)
 
     def fail(self, error: BaseException) -> None:
         """Tell every waiter that its records were not written, or not certainly."""

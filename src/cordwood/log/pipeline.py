@@ -52,6 +52,7 @@ from cordwood.base.clock import Clock, Entropy
 from cordwood.base.errors import AlreadyExistsError, CordwoodError, StateError, StoreError
 from cordwood.base.workers import in_worker
 from cordwood.log import tree
+from cordwood.log.answers import Answers
 from cordwood.log.batch import Batch, Queue
 from cordwood.log.flight import Fate, Flight, PathOf, Stage, build, judge, not_written, uncertain
 from cordwood.log.folding import Folder
@@ -91,6 +92,9 @@ class Pipeline:
 
     _is_chain = False
 
+    _idle: asyncio.Future[None] | None = None
+    """Done when nothing is left to do; made when somebody waits for that."""
+
     def __init__(
         self,
         objects: LogObjects,
@@ -121,8 +125,6 @@ class Pipeline:
         """When the timer goes off, if there is one."""
         self.timer: asyncio.Handle | None = None
         """The next run of the pump; None if an event must bring it."""
-        self._idle: asyncio.Future[None] | None = None
-        """Done when nothing is left to do; made when somebody waits for that."""
 
         self._manifest: Manifest
         self._etag = ""
@@ -141,6 +143,7 @@ class Pipeline:
         self._window = options.in_flight
         self._pace = Pace(options.batch_interval_s, options.throttle)
 
+        self._answers = Answers(queue.done, self._pump)
         self._swapping: asyncio.Task[None] | None = None
         self._swap_s = 0.1
         """How long our swaps take, smoothed."""
@@ -300,8 +303,9 @@ class Pipeline:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do."""
-        return not self._queue and self._is_quiet() and self._settling is None
+        """Whether nothing is left to do, and nobody left to tell."""
+        is_at_rest = self._settling is None and not self._answers
+        return is_at_rest and not self._queue and self._is_quiet()
 
     def _is_stale(self) -> bool:
         """Whether the ground must be looked at again before a slot is taken."""
@@ -358,7 +362,7 @@ class Pipeline:
         if len(parts) > 1:
             self._queue.take_back(parts)
         else:
-            self._finish(batch, error)
+            self._answers.tell(batch, error)
 
     def _fly(self, flight: Flight, data: bytes) -> None:
         self._tail = self._tail.after(flight.link, flight.seq_no)
@@ -426,7 +430,7 @@ class Pipeline:
         self._turns.look()
         self._pump()
         for flight in landed:
-            self._finish(flight.batch, flight.link.start)
+            self._answers.tell(flight.batch, flight.link.start)
 
     async def _without_garbage(self, manifest: Manifest, intent: str) -> Manifest:
         """The manifest without what a collection has marked, if it still fits. One GET.
@@ -447,13 +451,6 @@ class Pipeline:
     async def _may_apply(self, garbage: Garbage) -> bool:
         """Whether it may be left out."""
         return True
-
-    def _finish(self, batch: Batch, outcome: int | BaseException) -> None:
-        if isinstance(outcome, BaseException):
-            batch.fail(outcome)
-        else:
-            batch.resolve(outcome)
-        self._queue.done(batch)
 
     # Settling.
 
@@ -535,12 +532,12 @@ class Pipeline:
         doubtful: list[Flight] = []
         for flight, fate in judged:
             if fate is Fate.COMMITTED:
-                self._finish(flight.batch, flight.link.start)
+                self._answers.tell(flight.batch, flight.link.start)
             elif fate is Fate.UNCERTAIN:
                 doubtful.append(flight)
-                self._finish(flight.batch, uncertain(doubtful, flight.error))
+                self._answers.tell(flight.batch, uncertain(doubtful, flight.error))
             elif flight.stage is Stage.FAILED and flight.error is not None:
-                self._finish(flight.batch, flight.error)
+                self._answers.tell(flight.batch, flight.error)
 
     def _stand_on(self, ground: Ground, started_s: float) -> None:
         is_same = self._is_announced and ground.etag == self._etag
@@ -561,7 +558,7 @@ class Pipeline:
         self._on_end(error)
         self._got_through()
         for batch in self._queue.drain():
-            self._finish(batch, error)
+            self._answers.tell(batch, error)
 
     def _give_up(self, error: BaseException) -> None:
         """The store cannot be asked: tell what is known, and look again on the next append."""
@@ -570,14 +567,14 @@ class Pipeline:
         for i, flight in enumerate(flights):
             is_dead = is_dead or flight.stage in {Stage.REFUSED, Stage.FAILED}
             doubt = not_written(error) if is_dead else uncertain(flights[: i + 1], error)
-            self._finish(flight.batch, doubt)
+            self._answers.tell(flight.batch, doubt)
         self._flights.clear()
         unwritten = self._queue.drain()
         if self._building is not None:
             unwritten.append(self._building)
             self._building = None
         for batch in unwritten:
-            self._finish(batch, not_written(error))
+            self._answers.tell(batch, not_written(error))
         self._needs_ground = True
 
     def _after_turn(self, was_granted: bool) -> None:

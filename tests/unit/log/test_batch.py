@@ -82,7 +82,7 @@ def test_everybody_is_told_the_offset_of_its_first_record():
     rows = add_rows(batch, b"a", b"b")
     block = add_block(batch, b"c", b"d", b"e")
     (after,) = add_rows(batch, b"f")
-    batch.resolve(100)
+    assert [2, 1, 1] == list(batch.resolve(100, 10))
     assert [100, 101] == [waiter.answer for waiter in rows]
     assert (102, 105) == (block.answer, after.answer)
 
@@ -94,7 +94,7 @@ def test_who_went_away_is_not_told_and_moves_nobody():
     batch.add_row(b"a", 1, gone)
     batch.add_block(content_of_bodies([b"b", b"c"]), Told(gone=True))
     batch.add_row(b"d", 1, here)
-    batch.resolve(10)
+    assert [1, 1, 1] == list(batch.resolve(10, 10))
     assert (None, 13) == (gone.answer, here.answer)
 
 
@@ -148,8 +148,8 @@ operations = st.lists(
 
 
 @settings(max_examples=80)
-@given(operations, st.integers(1, 2**62))
-def test_every_waiter_finds_its_records_at_the_offset_it_was_told(calls, start):
+@given(operations, st.integers(1, 2**62), st.integers(1, 13))
+def test_every_waiter_finds_its_records_at_the_offset_it_was_told(calls, start, most):
     """For any mix of calls the content at the told offset is what was appended."""
     batch, expected = Batch(), []
     for kind, value in calls:
@@ -162,7 +162,8 @@ def test_every_waiter_finds_its_records_at_the_offset_it_was_told(calls, start):
             batch.add_block(content_of_bodies(value), waiter)
         expected.append((waiter, [value] if isinstance(value, bytes) else value))
     bodies = batch.content().body.to_pylist()
-    batch.resolve(start)
+    told = list(batch.resolve(start, most))
+    assert (max(told) <= most, sum(told)) == (True, len(calls))
     assert batch.num_records == len(bodies)
     for waiter, values in expected:
         at = waiter.answer - start

@@ -240,7 +240,7 @@ class ChainPipeline(Pipeline):
             self._turns.look()
         self._pump()
         for flight in durable:
-            self._finish(flight.batch, flight.link.start)
+            self._answers.tell(flight.batch, flight.link.start)
 
     def _advance(self, started_s: float, started_us: int) -> list[Flight]:
         """Stand on the newest manifest before which all are durable; the fragments that now are."""
@@ -340,7 +340,7 @@ class ChainPipeline(Pipeline):
         maybe, flights = self._maybe_named(), list(self._flights)
         for i, flight in enumerate(flights):
             doubt = uncertain(flights[: i + 1], error) if i < maybe else not_written(error)
-            self._finish(flight.batch, doubt)
+            self._answers.tell(flight.batch, doubt)
         self._flights.clear()
         self._sent.clear()
         self._num_sent = 0
