@@ -93,9 +93,10 @@ _STAGED = _LEFT + LANES
 _SCRATCH_WORDS = _STAGED + _BLOCK_WORDS * LANES
 _ALIGNMENT_BYTES = 64
 
-_AHEAD_BYTES = 8192
-"""How far in front of its cursor a lane asks for memory: what the lanes work on is often that long,
-a kilobyte each, and no prefetcher of the processor follows eight places at once."""
+_AHEAD_BYTES = 2**14
+"""How far in front of its cursor a lane asks for memory: what the lanes work on is often half that
+long, a kilobyte each, and no prefetcher of the processor follows eight places at once. Twice that
+far is a hundredth faster than once, and four times that far slower where records are short."""
 
 _LAST_BIT = -(2**63)
 """The 0x80 that ends the padding, as the top byte of a block's last word."""

@@ -189,3 +189,68 @@ async def test_all_steps_are_done_in_a_worker():
 
     assert await workers.in_worker(work) != threading.get_ident()
     assert await workers.in_worker(threading.get_ident) != threading.get_ident()
+
+
+async def test_several_workers_share_what_waits():
+    """Nobody is left out or served twice, and no more are at work than may be."""
+    turns, pause, running, most, calls = Turns(2), threading.Event(), [], [], []
+
+    def work(number):
+        for _ in range(3):
+            running.append(number)
+            most.append(len(running))
+            pause.wait(0.001)
+            running.remove(number)
+            yield
+        calls.append(number)
+        return number
+
+    for _ in range(10):
+        found = await asyncio.gather(*(turns.take(work, n) for n in range(9)))
+        assert found == list(range(9))
+    assert sorted(calls) == sorted([*range(9)] * 10)
+    assert max(most) <= 2
+    assert await turns.take(int) == 0
+
+
+async def test_both_workers_work():
+    """One that is held up does not hold up the other."""
+    turns, begun, may_go = Turns(2), threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        may_go.wait(10)
+        return "held"
+
+    held = asyncio.ensure_future(turns.take(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    assert await turns.take(lambda: "other") == "other"
+    assert [await turns.take(int) for _ in range(3)] == [0, 0, 0]
+    assert not held.done()
+    may_go.set()
+    assert await held == "held"
+
+
+async def test_a_worker_that_is_cancelled_takes_nobody_else_with_it():
+    """Who waits for the other one, or for nobody yet, is served."""
+    turns, begun, may_go = Turns(2), [threading.Event() for _ in range(2)], threading.Event()
+
+    def hold(number):
+        begun[number].set()
+        may_go.wait(10)
+        return number
+
+    held = []
+    for number in range(2):
+        held.append(asyncio.ensure_future(turns.take(hold, number)))
+        await asyncio.to_thread(begun[number].wait, 10)
+    later = asyncio.ensure_future(turns.take(lambda: "later"))
+    await asyncio.sleep(0)
+    next(iter(turns._rounds)).cancel()
+    await asyncio.sleep(0)
+    may_go.set()
+    found = await asyncio.gather(*held, return_exceptions=True)
+    assert sorted(isinstance(one, asyncio.CancelledError) for one in found) == [False, True]
+    assert await later == "later"
+    await turns.stop()
+    assert {asyncio.current_task()} == asyncio.all_tasks()
