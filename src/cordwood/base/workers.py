@@ -49,46 +49,41 @@ async def in_worker(call: Callable[P, T | Steps[T]], *args: P.args, **kwargs: P.
 
 
 class Turns:
-    """Work that waits for a worker thread; what has gathered goes there together.
+    """One piece of work after the other, in a worker thread; what has gathered goes there at once.
 
-    With one worker, one piece comes after the other; with several, each takes its share of what
-    waits. To and fro for each piece costs the hashing of a fragment of 8 MiB two per cent more.
+    To and fro for each piece costs the hashing of a fragment of 8 MiB two per cent more.
 
-    Work may be a generator. Then all that a worker has taken does its first step, up to the first
+    Work may be a generator. Then all that has gathered does its first step, up to the first
     `yield`, before any does its second: steps of a kind find the processor's caches warm, and what
     is short is done in a fifth of the time. What it returns is the result.
     """
 
-    def __init__(self, num_workers: int = 1) -> None:
-        """Nobody waits. `num_workers`: how many may be at work at once."""
-        self._num_workers = num_workers
+    def __init__(self) -> None:
+        """Nobody waits."""
         self._waiting: list[_Piece] = []
-        self._rounds: set[asyncio.Task[None]] = set()
+        self._rounds: asyncio.Task[None] | None = None
 
     async def take(self, call: Callable[P, T | Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a plain function, or a generator, when its turn comes, and wait for it."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(_Piece(lambda: call(*args, **kwargs), future))
-        if len(self._rounds) < self._num_workers:
-            self._rounds.add(asyncio.ensure_future(self._work()))
+        if self._rounds is None:
+            self._rounds = asyncio.ensure_future(self._work())
         result: T = await future
         return result
 
     async def stop(self) -> None:
         """Have nobody wait any more: what is being done is done for nobody, the rest is not."""
-        rounds = [*self._rounds]
-        for task in rounds:
-            task.cancel()
-        await asyncio.gather(*rounds, return_exceptions=True)
-        self._rounds.clear()  # Also of those that had not begun.
-        self._leave([])
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await asyncio.gather(self._rounds, return_exceptions=True)
+            self._end([])  # Also if it had not begun.
 
     async def _work(self) -> None:
         pieces: list[_Piece] = []
         try:
             while self._waiting:
-                share = -(-len(self._waiting) // self._num_workers)
-                pieces, self._waiting = self._waiting[:share], self._waiting[share:]
+                pieces, self._waiting = self._waiting, []
                 try:
                     await in_worker(_do_all, pieces)
                 except Exception as error:  # noqa: BLE001 - there was no thread: all are told
@@ -97,14 +92,10 @@ class Turns:
                 for piece in pieces:
                     piece.tell()
         finally:
-            self._rounds = {task for task in self._rounds if task is not asyncio.current_task()}
-            self._leave(pieces)
+            self._end(pieces)
 
-    def _leave(self, pieces: list[_Piece]) -> None:
-        """Who has not been told hears nothing more; nor who waits, if nobody is left to work."""
-        left = pieces if self._rounds else [*pieces, *self._waiting]
-        if not self._rounds:
-            self._waiting = []
+    def _end(self, pieces: list[_Piece]) -> None:
+        left, self._waiting, self._rounds = (*pieces, *self._waiting), [], None
         for piece in left:
             piece.future.cancel()  # of whoever has been told, this changes nothing
 

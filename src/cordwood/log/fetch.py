@@ -8,7 +8,6 @@ threads per fragment is saved. A remote store is read far ahead instead, to hide
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -39,63 +38,40 @@ HASHLIB_FREE_BYTES = 2048
 Runner = Callable[..., Coroutine[Any, Any, Any]]
 
 
-class Hashers:
-    """Who hashes the records of fragments: worker threads, which take what has gathered."""
-
-    def __init__(self) -> None:
-        """At rest."""
-        self._in_turn = Turns()
-        self._side_by_side = Turns(os.cpu_count() or 1)
-
-    def runner(self, fragment: Fragment) -> Runner:
-        """How work that hashes the records of a fragment comes to a worker.
-
-        Where hashing holds the interpreter, workers that wait for each other are no faster, and
-        cost a tenth more: such work is done by one of them.
-        """
-        is_small = fragment.num_bytes < fragment.num_records * HASHLIB_FREE_BYTES
-        return (self._in_turn if is_small and not has_vector_kernel() else self._side_by_side).take
-
-    async def stop(self) -> None:
-        """Have nobody wait any more."""
-        await self._in_turn.stop()
-        await self._side_by_side.stop()
-
-
 async def fetch_table(
-    objects: LogObjects, fragment: Fragment, *, verify: bool, hashers: Hashers | None = None
+    objects: LogObjects, fragment: Fragment, *, verify: bool, turns: Turns | None = None
 ) -> pa.Table:
-    """The records of a fragment, by `hashers` with what else is being hashed. One ranged GET.
+    """The records of a fragment, by `turns` with what else is being hashed. One ranged GET.
 
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
     with objects.located(fragment):
         if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
-            run = in_worker if hashers is None else hashers.runner(fragment)
+            run = _runner(fragment, turns)
             return await run(_read_and_decode, objects, fragment, verify)
         data = await objects.get_fragment(fragment)
-        return await decode_table(data, fragment, verify=verify, hashers=hashers)
+        return await decode_table(data, fragment, verify=verify, turns=turns)
 
 
 async def decode_table(
-    data: Buffer, fragment: Fragment, *, verify: bool, hashers: Hashers | None = None
+    data: Buffer, fragment: Fragment, *, verify: bool, turns: Turns | None = None
 ) -> pa.Table:
     """The records in a fragment's bytes."""
     if len(data) < THREAD_BYTES_MIN:
         return fragments.decode(data, fragment, verify=verify)
-    run = in_worker if hashers is None else hashers.runner(fragment)
+    run = _runner(fragment, turns)
     return await run(_decode, data, fragment, verify)
 
 
-async def check_fragment(objects: LogObjects, fragment: Fragment, hashers: Hashers) -> None:
+async def check_fragment(objects: LogObjects, fragment: Fragment, turns: Turns) -> None:
     """Read a fragment and check all of it, without making records of it. One ranged GET.
 
     Raises:
         CorruptionError: it is missing, or not what its pointer says.
     """
     with objects.located(fragment):
-        run = hashers.runner(fragment)
+        run = _runner(fragment, turns)
         if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
             await run(_read_and_check, objects, fragment)
             return
@@ -104,6 +80,18 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, hashers: Hashe
             fragments.check(data, fragment)
         else:
             await run(fragments.check_in_steps, data, fragment)
+
+
+def _runner(fragment: Fragment, turns: Turns | None) -> Runner:
+    """How work that hashes the records of a fragment comes to a worker.
+
+    Where hashing holds the interpreter, workers that wait for each other are no faster, and cost a
+    tenth more: such work takes turns.
+    """
+    is_small = fragment.num_bytes < fragment.num_records * HASHLIB_FREE_BYTES
+    if turns is None or not is_small or has_vector_kernel():
+        return in_worker
+    return turns.take
 
 
 def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
@@ -126,7 +114,7 @@ class Ahead:
         """Nothing yet."""
         self._objects = objects
         self._verify = verify
-        self._hashers = Hashers() if verify else None
+        self._turns = Turns() if verify else None
         self._num_bytes = 0
         self._fetches: deque[asyncio.Task[Buffer]] = deque()
         """Bytes of those that are not being decoded yet; none where the store is local."""
@@ -165,14 +153,14 @@ class Ahead:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._hashers is not None:
-            await self._hashers.stop()
+        if self._turns is not None:
+            await self._turns.stop()
 
     async def _make_table(self, fragment: Fragment, fetch: asyncio.Task[Buffer] | None) -> pa.Table:
         if fetch is None:
             return await fetch_table(
-                self._objects, fragment, verify=self._verify, hashers=self._hashers
+                self._objects, fragment, verify=self._verify, turns=self._turns
             )
         data = await fetch
         with self._objects.located(fragment):
-            return await decode_table(data, fragment, verify=self._verify, hashers=self._hashers)
+            return await decode_table(data, fragment, verify=self._verify, turns=self._turns)

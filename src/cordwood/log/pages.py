@@ -88,9 +88,13 @@ def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArra
     at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
     if at < 4 or end > data.size:
         raise UnusualError("the pages lie outside the file")
+    header, count, size, stored = b"", 0, 0, 0
     while at < end:
-        count, size, stored, header_bytes = _header(data[at : at + _HEADER_BYTES_MAX].tobytes())
-        start, at = at + header_bytes, at + header_bytes + stored
+        if not header or data[at : at + len(header)].tobytes() != header:  # most are all the same
+            some = data[at : at + _HEADER_BYTES_MAX].tobytes()
+            count, size, stored, header_bytes = _header(some)
+            header = some[:header_bytes]
+        start, at = at + len(header), at + len(header) + stored
         if at > end or size > _PAGE_BYTES_MAX:
             raise UnusualError("a page is larger than its column")
         page = data[start:at]

@@ -24,12 +24,13 @@ from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CorruptionError, FormatError, InvalidInputError
 from cordwood.base.given import given, given_number
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import Turns
 from cordwood.log import paths, tree
 from cordwood.log.chain.chain import write_id
 from cordwood.log.chain.document import check_step
 from cordwood.log.chain.names import manifest as manifest_name
 from cordwood.log.chain.names import manifest_index
-from cordwood.log.fetch import Hashers, check_fragment
+from cordwood.log.fetch import check_fragment
 from cordwood.log.format import GAPS, Fragment, Manifest, NodePointer
 from cordwood.log.holds import collected
 from cordwood.log.objects import LogObjects
@@ -169,7 +170,7 @@ class _Scrub:
         self._seen = seen
         self._pending: set[asyncio.Task[Setsum]] = set()
         self._done: list[asyncio.Task[Setsum]] = []
-        self._hashers = Hashers()
+        self._turns = Turns()
         self._total = Setsum()
         self._collected_to = 0
         """What lies before this was seen to be collected since we began."""
@@ -268,13 +269,13 @@ class _Scrub:
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, *self._done, return_exceptions=True)
-        await self._hashers.stop()
+        await self._turns.stop()
 
     async def _check(self, fragment: Fragment) -> Setsum:
         """The fragment's setsum: recomputed if `deep`, else as its pointer says."""
         if self._report.deep:
             try:
-                await check_fragment(self._objects, fragment, self._hashers)
+                await check_fragment(self._objects, fragment, self._turns)
             except FormatError as error:
                 if await self._oldest_since(error) >= fragment.limit:
                     return fragment.setsum

@@ -22,9 +22,10 @@ from cordwood.base.clock import SYSTEM_ENTROPY, Entropy
 from cordwood.base.errors import Code, CordwoodError, FormatError, InternalError, InvalidInputError
 from cordwood.base.given import given, given_all
 from cordwood.base.setsum import Setsum
+from cordwood.base.workers import Turns
 from cordwood.log import scrub as of_log
 from cordwood.log import tree
-from cordwood.log.fetch import Hashers, check_fragment
+from cordwood.log.fetch import check_fragment
 from cordwood.log.format import Ancestor, Fragment
 from cordwood.log.log import Log
 from cordwood.log.objects import LogObjects
@@ -190,11 +191,11 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReports]):
         """Read the fragments and hash every record. One GET each."""
         store = self.store(self.settings.store)
         objects = LogObjects(store, unit.log, unit.ancestors)
-        hashers = Hashers()
+        turns = Turns()
 
         async def check(fragment: Fragment) -> Wrong | None:
             try:
-                await check_fragment(objects, fragment, hashers)
+                await check_fragment(objects, fragment, turns)
             except FormatError as error:
                 return Wrong(fragment, error.code, objects.key_of(fragment), error.message)
             return None
@@ -202,7 +203,7 @@ class Scrub(Job[ScrubSettings, ScrubUnit, ScrubResult, ScrubReports]):
         try:
             found = await each(unit.fragments, check, READS_AT_ONCE)
         finally:
-            await hashers.stop()
+            await turns.stop()
         whole = [f for f, wrong in zip(unit.fragments, found, strict=True) if wrong is None]
         return _result(unit.log, whole, tuple(wrong for wrong in found if wrong is not None))
 

@@ -143,7 +143,7 @@ def throughput(
     "--record", type=click.IntRange(1), default=1024, show_default=True, help="Bytes of a record."
 )
 @click.option("--mixed", is_flag=True, help="Sizes from half of that to half more.")
-@click.option("--megabytes", type=click.IntRange(8), default=128, show_default=True)
+@click.option("--megabytes", type=click.IntRange(8), default=256, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
 @command
 def scan(*, record: int, mixed: bool, megabytes: int, repeats: int, as_json: bool) -> None:
