@@ -108,8 +108,9 @@ def sum_pages(
         done += count
         if done > len(heads):
             return None
-        size = page.size // max(1, count) - _LENGTH.size
-        if _Strip.takes(count, size, _LENGTH.size):
+        size, rest = divmod(page.size, max(1, count))
+        size -= _LENGTH.size
+        if not rest and _Strip.takes(count, size, _LENGTH.size):
             if strip is None or not strip.fits(count, size, _LENGTH.size):
                 strip = _Strip.get(count, size, _LENGTH.size)
             if strip.hash(some, page, total):

@@ -120,12 +120,19 @@ class _Piece:
                 if not isinstance(self.result, Generator):
                     return False
                 self.steps = self.result
-            next(self.steps)
-        except StopIteration as end:
-            self.result = end.value
-            return False
+            return self._has_more(self.steps)
+        except StopIteration as error:  # of a plain function: no future may be told that
+            self.error = RuntimeError("work in a worker raised StopIteration")
+            self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - it is told to who waits
             self.error = error
+        return False
+
+    def _has_more(self, steps: Steps[Any]) -> bool:
+        try:
+            next(steps)
+        except StopIteration as end:
+            self.result = end.value
             return False
         return True
 

@@ -5,8 +5,8 @@
 1. A batch closes when it holds `batch_bytes`; `take` closes the open one early, at its time.
 2. An atomic block (append_many, append_arrow) is never split: it lies in one batch, so in one
    fragment, and becomes visible in one manifest.
-3. Everything accepted and not yet resolved counts against `queue_bytes`, in the queue or in flight.
-   The queue refuses what would pass it, unless it is empty.
+3. Everything accepted whose outcome is not known counts against `queue_bytes`, in the queue or in
+   flight. The queue refuses what would pass it, unless it is empty.
 4. A batch taken back after contention goes to the front, in its old order.
 
 A waiter is anything with the three methods of a future that are used here.
@@ -169,6 +169,11 @@ class Batch:
         batches[-1].watchers = self.watchers
         return batches
 
+    @property
+    def num_waiters(self) -> int:
+        """How many are to be told."""
+        return sum(1 if isinstance(part, Block) else len(part) for part in self.parts)
+
     def resolve(self, start: int, most: int) -> Iterator[int]:
         """Tell every waiter its offset, at most so many at a time; the batch begins at `start`.
 
@@ -200,6 +205,12 @@ class Batch:
                     own = error.at(index) if isinstance(error, UncertainError) else error
                     waiter.set_exception(own)
                 index += len(part) if is_block else 1
+
+    def told(self) -> None:
+        """Tell who watches that everybody was told."""
+        for watcher in self.watchers:
+            if not watcher.done():
+                watcher.set_result(None)
 
     def _begin_rows(self, *, plain: bool) -> Rows:
         self.rows = Rows(plain=plain)
@@ -245,7 +256,7 @@ class Queue:
         self.unresolved_bytes += num_bytes
 
     def release(self, num_bytes: int) -> None:
-        """Count bytes out that were admitted and will not come."""
+        """Count bytes out: what became of them is known, or they will not come."""
         self.unresolved_bytes -= num_bytes
 
     def open_for_block(self, num_bytes: int) -> Batch:
@@ -274,13 +285,6 @@ class Queue:
     def take_back(self, batches: Sequence[Batch]) -> None:
         """Batches that must be written again, before everything else."""
         self._closed.extendleft(reversed(batches))
-
-    def done(self, batch: Batch) -> None:
-        """The batch was resolved or failed: its bytes no longer count."""
-        self.unresolved_bytes -= batch.num_bytes
-        for watcher in batch.watchers:
-            if not watcher.done():
-                watcher.set_result(None)
 
     def drain(self) -> list[Batch]:
         """Everything that waits, taken out."""

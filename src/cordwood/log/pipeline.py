@@ -143,7 +143,7 @@ class Pipeline:
         self._window = options.in_flight
         self._pace = Pace(options.batch_interval_s, options.throttle)
 
-        self._answers = Answers(queue.done, self._pump)
+        self._answers = Answers(queue, self._pump)
         self._swapping: asyncio.Task[None] | None = None
         self._swap_s = 0.1
         """How long our swaps take, smoothed."""
@@ -188,6 +188,7 @@ class Pipeline:
     async def stop(self) -> None:
         """Take no more work; end what goes on beside it."""
         self._is_running = False
+        self._answers.tell_all()
         self._disarm()
         leftovers = [*self._folder.tasks, *([self._turns.task] if self._turns.task else [])]
         for task in leftovers:
@@ -196,8 +197,9 @@ class Pipeline:
         await self._asker.release()
 
     async def flush(self) -> None:
-        """Wait until everything taken so far is durable or has failed."""
-        batches = [*(flight.batch for flight in self._flights), *self._queue.waiting()]
+        """Wait until everything taken so far is durable or has failed, and all were told so."""
+        flying = [flight.batch for flight in self._flights]
+        batches = [*self._answers.batches, *flying, *self._queue.waiting()]
         if self._building is not None:
             batches.append(self._building)
         watches: list[asyncio.Future[None]] = []
@@ -556,6 +558,7 @@ class Pipeline:
     def _end_sealed(self, error: StateError) -> None:
         """Nothing that waits will ever be written: say so, and take no more."""
         self._on_end(error)
+        self._answers.tell_all()
         self._got_through()
         for batch in self._queue.drain():
             self._answers.tell(batch, error)
@@ -586,6 +589,7 @@ class Pipeline:
         """A task of ours failed or was cancelled: nobody is left waiting, and the writer ends."""
         self._is_running = False
         self._on_end(None)
+        self._answers.tell_all()
         self._swapping = self._settling = None
         self._give_up(error)
         if self._idle is not None and not self._idle.done():

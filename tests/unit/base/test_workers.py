@@ -189,3 +189,13 @@ async def test_all_steps_are_done_in_a_worker():
 
     assert await workers.in_worker(work) != threading.get_ident()
     assert await workers.in_worker(threading.get_ident) != threading.get_ident()
+
+
+async def test_a_function_that_stops_an_iteration_by_mistake_has_failed():
+    """It is not taken for the end of steps."""
+
+    def stray():
+        return next(iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await Turns().take(stray)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import pytest
 
-from cordwood.base.errors import StoreError
+from cordwood.base.errors import LimitError, StateError, StoreError
 from cordwood.log.answers import TOLD_AT_ONCE, Answers
-from cordwood.log.batch import Batch
+from cordwood.log.batch import Batch, Queue
 from cordwood.log.log import Log
+from cordwood.log.options import Options
 from cordwood.store.memory import MemoryStore
 from cordwood.store.url import Store
+
+
+class Watch:
+    """Hears that all of a batch were told."""
+
+    def __init__(self, heard, batch):
+        """`heard` gets the batch."""
+        self.heard, self.batch = heard, batch
+
+    def done(self):
+        """Once only."""
+        return self.batch in self.heard
+
+    def set_result(self, _):
+        """All were told."""
+        self.heard.append(self.batch)
 
 
 class World:
@@ -22,7 +40,8 @@ class World:
         self.heard = []
         """Offsets and errors, and batches that are done, in the order in which they were told."""
         self.num_rests = 0
-        self.answers = Answers(self.heard.append, self._rest)
+        self.queue = Queue(2**30, 2**30)
+        self.answers = Answers(self.queue, self._rest)
 
     def _rest(self):
         self.num_rests += 1
@@ -33,7 +52,9 @@ class World:
         for _ in range(count):
             waiter = asyncio.get_running_loop().create_future()
             waiter.add_done_callback(lambda w: self.heard.append(w.exception() or w.result()))
+            self.queue.admit(1)
             batch.add_row(b"x", 1, waiter)
+        batch.watchers.append(Watch(self.heard, batch))
         return batch
 
 
@@ -53,6 +74,7 @@ async def test_few_are_told_at_once():
     world = World()
     batch = world.batch(TOLD_AT_ONCE - 1)
     world.answers.tell(batch, 7)
+    assert world.queue.unresolved_bytes == 0
     assert not world.answers
     assert [batch] == world.heard
     await turns(world.answers)
@@ -78,7 +100,7 @@ async def test_many_are_told_in_order_and_bit_by_bit(sizes):
     await turns(world.answers)
     assert [one for one in world.heard if isinstance(one, int)] == list(range(1, 5_001))
     assert [one for one in world.heard if isinstance(one, Batch)] == batches
-    assert most < 2 * TOLD_AT_ONCE
+    assert most < 5_000 // 4
     assert world.num_rests == 1
 
 
@@ -97,23 +119,124 @@ async def test_a_failure_is_told_to_all_at_once_after_what_came_before():
     assert set(told[3 * TOLD_AT_ONCE :]) == {error}
 
 
+async def test_what_is_durable_no_longer_counts_against_the_queue():
+    """Though not all have been told."""
+    world = World()
+    batch = world.batch(4 * TOLD_AT_ONCE)
+    assert world.queue.unresolved_bytes == 4 * TOLD_AT_ONCE
+    world.answers.tell(batch, 1)
+    assert world.answers
+    assert world.queue.unresolved_bytes == 0
+    await turns(world.answers)
+
+
+async def test_a_batch_is_done_with_when_its_last_one_was_told():
+    """Not a turn of the loop later."""
+    world = World()
+    batch = world.batch(TOLD_AT_ONCE)
+    world.answers.tell(batch, 1)
+    assert [batch] == world.heard
+
+
+async def test_nobody_falls_behind_for_ever():
+    """Where more come in each turn than are told at once, more are told."""
+    world, start, waiting = World(), 1, []
+    for _ in range(100):
+        batch = world.batch(4 * TOLD_AT_ONCE)
+        world.answers.tell(batch, start)
+        start += batch.num_records
+        await asyncio.sleep(0)
+        waiting.append(world.answers._num_waiters)
+    assert max(waiting) <= 9 * 4 * TOLD_AT_ONCE
+    await turns(world.answers)
+    assert [one for one in world.heard if isinstance(one, int)] == list(range(1, start))
+
+
+def a_log():
+    return Log(Store.over(MemoryStore(), "memory:"), "log")
+
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["cas", "chain"])
+
+
 @pytest.mark.parametrize("how", ["close", "flush"])
-@pytest.mark.parametrize("protocol", ["cas", "chain"])
-async def test_who_closes_or_flushes_waits_until_all_were_told(how, protocol):
-    """However many they are."""
-    log = Log(Store.over(MemoryStore(), "memory:"), "log")
+@pytest.mark.parametrize("when", ["before", "while"])
+@PROTOCOLS
+async def test_who_closes_or_flushes_waits_until_all_were_told(how, when, protocol):
+    """However many they are, and also while some have been."""
+    log = a_log()
     await log.create(protocol=protocol)
     writer = await log.writer().open()
     futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
+    if when == "while":
+        await futures[0]
+        assert not futures[-1].done()
     await (writer.close() if how == "close" else writer.flush())
+    assert [future.result() for future in futures] == list(range(1, 20 * TOLD_AT_ONCE + 1))
+    await writer.close()
+
+
+@PROTOCOLS
+async def test_who_finds_the_queue_full_and_flushes_gets_in(protocol):
+    """While many are still to be told, too."""
+    log = a_log()
+    await log.create(protocol=protocol)
+    async with log.writer(options=Options(queue_bytes=4 * TOLD_AT_ONCE * 20)) as writer:
+        futures = [writer.append(b"xxxx") for _ in range(4 * TOLD_AT_ONCE)]
+        with pytest.raises(LimitError):
+            writer.append(b"xxxx")
+        await futures[0]
+        assert not futures[-1].done()
+        await writer.append(b"xxxx")
+        await writer.flush()
+
+
+@pytest.mark.parametrize("num", [TOLD_AT_ONCE - 1, TOLD_AT_ONCE, 2 * TOLD_AT_ONCE])
+async def test_who_awaits_the_oldest_when_the_queue_is_full_gets_in(num):
+    """There is always an oldest one that is not done."""
+    async with a_log().writer(create=True, options=Options(queue_bytes=num * 20)) as writer:
+        waiting = deque()
+        for _ in range(10 * num):
+            while True:
+                try:
+                    waiting.append(writer.append(b"xxxx"))
+                    break
+                except LimitError:
+                    await waiting.popleft()
+        await asyncio.gather(*waiting)
+
+
+@PROTOCOLS
+async def test_a_writer_that_breaks_down_leaves_nobody_waiting(protocol):
+    """Whose records are durable hears of it, though the writer is closed at once."""
+    log = a_log()
+    await log.create(protocol=protocol)
+    writer = await log.writer().open()
+    futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
+    await futures[0]
+    assert not futures[-1].done()
+    writer._pipeline._break_down(RuntimeError("a task failed"))
+    assert [future.result() for future in futures] == list(range(1, 20 * TOLD_AT_ONCE + 1))
+    await writer.close()
+
+
+@PROTOCOLS
+async def test_a_writer_that_finds_the_log_sealed_leaves_nobody_waiting(protocol):
+    """Whose records came before the seal hears of it, though the writer is closed at once."""
+    log = a_log()
+    await log.create(protocol=protocol)
+    writer = await log.writer().open()
+    futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
+    await futures[0]
+    assert not futures[-1].done()
+    writer._pipeline._end_sealed(StateError("it is sealed"))
     assert [future.result() for future in futures] == list(range(1, 20 * TOLD_AT_ONCE + 1))
     await writer.close()
 
 
 async def test_others_have_their_turn_while_many_are_told():
     """Who appends next does not wait until all others were told."""
-    log = Log(Store.over(MemoryStore(), "memory:"), "log")
-    async with log.writer(create=True) as writer:
+    async with a_log().writer(create=True) as writer:
         futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
         await futures[0]
         seen = []

@@ -257,7 +257,7 @@ def test_what_is_in_flight_still_counts():
     fill(queue, 10)
     batch = queue.take()
     assert 10 == queue.unresolved_bytes
-    queue.done(batch)
+    queue.release(batch.num_bytes)
     assert 0 == queue.unresolved_bytes
 
 

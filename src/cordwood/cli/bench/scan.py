@@ -2,15 +2,15 @@
 
 The files lie in a directory in memory where there is one (`/dev/shm`), so that the disk is not what
 is measured. `wall_ratio` compares wall time, `cpu_ratio` CPU time; `ratio` is the one that `reach`
-is about. For reading that is wall time, each side as its users have it: pyarrow file after file,
-ours as it reads ahead on all cores. `pyarrow_parallel` is pyarrow reading on all cores too, in the
-order of the files, beside itself file after file. For a scrub it is CPU time, so it is per core.
+is about. For reading that is wall time: pyarrow file after file, each in one thread, ours as it
+reads ahead on all cores. `pyarrow_parallel` is pyarrow reading on all cores too, in the order of
+the files, beside itself file after file. For a scrub it is CPU time, so it is per core.
 
-`hashing_cpu_s` is the setsum alone, of records decoded before, and `bound` the ratio of a reader
-that costs what pyarrow does, and the hashing, and nothing else; of a scrub, one that computes the
-files' checksums (`checksum_cpu_s`) and hashes. For a reader without the vector kernel the hashing
-counts as what it takes at least: one call of hashlib per record, in a plain loop over items made
-before (`sha3_cpu_s`).
+`hashing_cpu_s` is the setsum alone, of records decoded before, and `bound` the `cpu_ratio` of a
+reader that costs what pyarrow does, and the hashing, and nothing else; of a scrub, about that of
+one that computes the files' checksums (`checksum_cpu_s`) and hashes decoded records. For a reader
+without the vector kernel the hashing counts as what it takes at least: one call of hashlib per
+record, in a plain loop over items made before (`sha3_cpu_s`).
 """
 
 from __future__ import annotations
