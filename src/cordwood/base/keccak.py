@@ -95,8 +95,8 @@ _ALIGNMENT_BYTES = 64
 
 _AHEAD_BYTES = 2**14
 """How far in front of its cursor a lane asks for memory: what the lanes work on is often half that
-long, a kilobyte each, and no prefetcher of the processor follows eight places at once. Twice that
-far is a hundredth faster than once, and four times that far slower where records are short."""
+long, a kilobyte each, and no prefetcher of the processor follows eight places at once. At half the
+distance such records take a hundredth more, at four times the distance shorter ones do."""
 
 _LAST_BIT = -(2**63)
 """The 0x80 that ends the padding, as the top byte of a block's last word."""

@@ -206,8 +206,15 @@ async def test_who_awaits_the_oldest_when_the_queue_is_full_gets_in(num):
         await asyncio.gather(*waiting)
 
 
+ENDS = {
+    "a task failed": lambda pipeline: pipeline._break_down(RuntimeError("it failed")),
+    "the log is sealed": lambda pipeline: pipeline._end_sealed(StateError("it is sealed")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @PROTOCOLS
-async def test_a_writer_that_breaks_down_leaves_nobody_waiting(protocol):
+async def test_a_writer_that_ends_by_itself_leaves_nobody_waiting(end, protocol):
     """Whose records are durable hears of it, though the writer is closed at once."""
     log = a_log()
     await log.create(protocol=protocol)
@@ -215,21 +222,7 @@ async def test_a_writer_that_breaks_down_leaves_nobody_waiting(protocol):
     futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
     await futures[0]
     assert not futures[-1].done()
-    writer._pipeline._break_down(RuntimeError("a task failed"))
-    assert [future.result() for future in futures] == list(range(1, 20 * TOLD_AT_ONCE + 1))
-    await writer.close()
-
-
-@PROTOCOLS
-async def test_a_writer_that_finds_the_log_sealed_leaves_nobody_waiting(protocol):
-    """Whose records came before the seal hears of it, though the writer is closed at once."""
-    log = a_log()
-    await log.create(protocol=protocol)
-    writer = await log.writer().open()
-    futures = [writer.append(b"x") for _ in range(20 * TOLD_AT_ONCE)]
-    await futures[0]
-    assert not futures[-1].done()
-    writer._pipeline._end_sealed(StateError("it is sealed"))
+    end(writer._pipeline)
     assert [future.result() for future in futures] == list(range(1, 20 * TOLD_AT_ONCE + 1))
     await writer.close()
 
