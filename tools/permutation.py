@@ -11,9 +11,10 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from cordwood.base import keccak
+from cordwood.base.permutation import LANES, permute
 from cordwood.cli.bench.harness import best_of
 
-STATE_BYTES = 25 * 8 * keccak.LANES
+STATE_BYTES = 25 * 8 * LANES
 VECTOR_OPERATIONS = 24 * (10 + 5 + 25 + 24 + 25 + 1)
 """Per permutation, with three-way logic and rotation in one instruction each: theta's parities,
 their rotations, their application; rho; chi; iota."""
@@ -21,23 +22,23 @@ their rotations, their application; rho; chi; iota."""
 
 def permutation() -> Any:
     """A function that permutes the state at an address so many times."""
-    row_at, permute_rows = keccak._row, keccak._permute  # noqa: SLF001 - it is what is measured
+    row_at = keccak._row  # noqa: SLF001 - what is measured uses it
 
     def define(_typing: Any, _address: Any) -> Any:
         def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            rows = [row_at(builder, arguments[0], i * keccak.LANES) for i in range(25)]
-            state = [builder.load(row, align=8 * keccak.LANES) for row in rows]
-            for word, row in zip(permute_rows(builder, state), rows, strict=True):
-                builder.store(word, row, align=8 * keccak.LANES)
+            rows = [row_at(builder, arguments[0], i * LANES) for i in range(25)]
+            state = [builder.load(row, align=8 * LANES) for row in rows]
+            for word, row in zip(permute(builder, state), rows, strict=True):
+                builder.store(word, row, align=8 * LANES)
             return context.get_dummy_value()
 
         return types.void(types.int64), emit
 
-    permute = intrinsic(define)
+    permute_at: Any = intrinsic(define)
 
     def repeat(address: int, times: int) -> None:
         for _ in range(times):
-            permute(address)
+            permute_at(address)
 
     return numba.njit([types.void(types.int64, types.int64)])(repeat)
 
@@ -63,8 +64,8 @@ def main() -> None:
     places = np.arange(count + 1, dtype=np.int64) * options.record
     values = np.random.default_rng(1).integers(0, 256, places[-1], np.uint8)
     whole_ns = least_ns(lambda: kernel(numbers, numbers, values, places), count, options.rounds)
-    share = ((options.record + 16) // 136 + 1) / keccak.LANES
-    print(f"{keccak.LANES} lanes; one permutation of all of them {alone_ns:.0f} ns,")
+    share = ((options.record + 16) // 136 + 1) / LANES
+    print(f"{LANES} lanes; one permutation of all of them {alone_ns:.0f} ns,")
     print(f"that is {VECTOR_OPERATIONS / alone_ns:.2f} of its {VECTOR_OPERATIONS} steps per ns")
     print(f"a record of {options.record} bytes: permutations {alone_ns * share:.0f} ns,")
     print(f"the whole kernel {whole_ns:.0f} ns")

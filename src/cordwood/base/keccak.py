@@ -24,20 +24,20 @@ The scratch, in words of 64 bits; a row is one word per lane, so a row is one ve
 
     _STATE     25 rows  the sponge, word by word
     _SUMS       8 rows  the columns so far, per lane
-    _KEEP       1 row   -1, or 0 in a lane that starts a record with this block
-    _TAKE       1 row   -1 in a lane that finishes a record with this block, or 0
     _SOURCE     1 row   the address of the lane's block
     _CURSOR     1 row   the address of the next byte of the lane's value
     _LEFT       1 row   how many bytes of the value are still to come; -1: the lane is free
-    _STAGED    17 rows  per lane (not per row) 17 words in which a block is put together
+    _STAGED     per lane (not per row) 17 words in which a block is put together, and 17 to spare
+                on either side of it: to write a whole block, wherever in it that begins or ends,
+                takes a fraction of the time of writing as much as is needed
 
 Invariants:
 
-1. A block that is not staged has all of its 136 bytes inside the value: nothing is ever read
-   outside `values`, given offsets that do not decrease and stay inside it (`items.hash_items`
-   checks that).
-2. `take` is -1 exactly once per record, in the step that absorbs its padding.
-3. A free lane that finds no record left computes on zeros and takes nothing.
+1. A block that is not staged has all of its 136 bytes inside the value, and what is copied into a
+   staged one lies inside `values`: nothing is ever read outside, given offsets that do not decrease
+   and stay inside it (`items.hash_items` checks that).
+2. `take` has a lane's bit exactly once per record, in the step that absorbs its padding.
+3. A free lane that finds no record left computes on whatever is staged there and takes nothing.
 4. Nothing is shared between calls: threads may call the kernel at the same time, and it runs
    without the interpreter's lock.
 
@@ -54,9 +54,11 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, register_jitable
+
+from cordwood.base.permutation import INDEX, LANES, ROW, STATE_WORDS, WORD, every_lane, permute
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -71,26 +73,21 @@ if TYPE_CHECKING:
         list[int],
     ]
 
-LANES = 8 if binding.get_host_cpu_features().get("avx512f", False) else 4
-"""Records hashed side by side. Eight lanes on 256-bit registers would spill: four are faster."""
-
 _BLOCK_BYTES = 136
 _BLOCK_WORDS = 17
 _HEAD_BYTES = 16
 _LENGTH_BYTES = 4
-_STATE_WORDS = 25
 _DIGEST_WORDS = 4
 _COLUMNS = 8
 
 _STATE = 0
-_SUMS = _STATE + _STATE_WORDS * LANES
-_KEEP = _SUMS + _COLUMNS * LANES
-_TAKE = _KEEP + LANES
-_SOURCE = _TAKE + LANES
+_SUMS = _STATE + STATE_WORDS * LANES
+_SOURCE = _SUMS + _COLUMNS * LANES
 _CURSOR = _SOURCE + LANES
 _LEFT = _CURSOR + LANES
-_STAGED = _LEFT + LANES
-_SCRATCH_WORDS = _STAGED + _BLOCK_WORDS * LANES
+_STAGED = _LEFT + LANES + _BLOCK_WORDS
+_STAGED_WORDS = 2 * _BLOCK_WORDS
+_SCRATCH_WORDS = _STAGED + _STAGED_WORDS * LANES
 _ALIGNMENT_BYTES = 64
 
 _AHEAD_BYTES = 2**14
@@ -98,22 +95,12 @@ _AHEAD_BYTES = 2**14
 long, a kilobyte each, and no prefetcher of the processor follows eight places at once. At half the
 distance such records take a hundredth more, at four times the distance shorter ones do."""
 
-_LAST_BIT = -(2**63)
-"""The 0x80 that ends the padding, as the top byte of a block's last word."""
+_EVERY_LANE = 2**LANES - 1
 
-_ROUND_CONSTANTS = (
-    0x0000000000000001, 0x0000000000008082, 0x800000000000808A, 0x8000000080008000,
-    0x000000000000808B, 0x0000000080000001, 0x8000000080008081, 0x8000000000008009,
-    0x000000000000008A, 0x0000000000000088, 0x0000000080008009, 0x000000008000000A,
-    0x000000008000808B, 0x800000000000008B, 0x8000000000008089, 0x8000000000008003,
-    0x8000000000008002, 0x8000000000000080, 0x000000000000800A, 0x800000008000000A,
-    0x8000000080008081, 0x8000000000008080, 0x0000000080000001, 0x8000000080008008,
-)  # fmt: skip
-
-_WORD = ir.IntType(64)
-_INDEX = ir.IntType(32)
-_ROW = ir.VectorType(_WORD, LANES)
 _ROW_BYTES = 8 * LANES
+_HALF = ir.VectorType(WORD, LANES // 2)
+_BLOCK = ir.VectorType(WORD, _BLOCK_WORDS)
+_BYTE = ir.IntType(8)
 
 
 def load() -> Kernel:
@@ -231,57 +218,57 @@ def _sum_items(  # noqa: PLR0915 - numba makes it slow to hand arrays on, record
     scratch = spare[(-np.int64(spare.ctypes.data) % _ALIGNMENT_BYTES) // 8 :]
     scratch_address = np.int64(scratch.ctypes.data)
     values_address = np.int64(values.ctypes.data)
-    scratch[:_KEEP] = 0
+    scratch[:_SOURCE] = 0
     scratch[_CURSOR:_LEFT] = values_address
-    scratch[_LEFT:_STAGED] = -1
+    scratch[_LEFT : _LEFT + LANES] = -1
     has_lengths = value_offsets.size == 0
     num_started = num_finished = limit = 0
     while num_finished < offsets.size:
+        keep = _EVERY_LANE
+        take = 0
         for lane in range(LANES):
+            cursor = scratch[_CURSOR + lane]
             left = scratch[_LEFT + lane]
-            scratch[_KEEP + lane] = -1
-            scratch[_TAKE + lane] = 0
             if left >= _BLOCK_BYTES:
-                scratch[_SOURCE + lane] = scratch[_CURSOR + lane]
-                scratch[_CURSOR + lane] += _BLOCK_BYTES
+                scratch[_SOURCE + lane] = cursor
+                scratch[_CURSOR + lane] = cursor + _BLOCK_BYTES
                 scratch[_LEFT + lane] = left - _BLOCK_BYTES
                 continue
-            staged = _STAGED + _BLOCK_WORDS * lane
-            staged_address = scratch_address + 8 * staged
-            scratch[_SOURCE + lane] = staged_address
-            for word in range(_BLOCK_WORDS):
-                scratch[staged + word] = 0
-            filled = 0
+            block = scratch_address + 8 * (_STAGED + _STAGED_WORDS * lane)
+            scratch[_SOURCE + lane] = block
+            record = -1
             if left < 0:
                 if num_started == offsets.size:
                     continue
-                scratch[_KEEP + lane] = 0
-                scratch[staged] = _big_endian(offsets[num_started])
-                scratch[staged + 1] = _big_endian(timestamps[num_started])
-                filled = _HEAD_BYTES
+                record = num_started
+                num_started += 1
+                keep ^= 1 << lane
                 if has_lengths:
                     start, left = _find_value(values_address, values.size, limit)
                     if left < 0:
                         return False
                     limit = start + left
                 else:
-                    start = value_offsets[num_started]
-                    left = value_offsets[num_started + 1] - start
-                scratch[_CURSOR + lane] = values_address + start
-                num_started += 1
-            taken = min(left, _BLOCK_BYTES - filled)
-            _copy(staged_address + filled, scratch[_CURSOR + lane], taken)
-            filled += taken
-            if filled == _BLOCK_BYTES:
-                scratch[_CURSOR + lane] += taken
-                scratch[_LEFT + lane] = left - taken
-            else:
-                scratch[staged + filled // 8] ^= 0x06 << (8 * (filled % 8))
-                scratch[staged + _BLOCK_WORDS - 1] ^= _LAST_BIT
-                scratch[_TAKE + lane] = -1
-                scratch[_LEFT + lane] = -1
+                    start = value_offsets[record]
+                    left = value_offsets[record + 1] - start
+                cursor = values_address + start
+            filled = 0 if record < 0 else _HEAD_BYTES
+            copied = min(left, _BLOCK_BYTES - filled)
+            cursor += copied
+            filled += copied
+            left -= copied
+            _copy_end(block + filled, cursor, copied, values_address)
+            if record >= 0:
+                _store(block, _big_endian(offsets[record]))
+                _store(block + 8, _big_endian(timestamps[record]))
+            if filled < _BLOCK_BYTES:
+                _pad(block, filled)
+                take ^= 1 << lane
+                left = -1
                 num_finished += 1
-        _absorb(scratch_address)
+            scratch[_CURSOR + lane] = cursor
+            scratch[_LEFT + lane] = left
+        _absorb(scratch_address, keep, take)
     for column in range(_COLUMNS):
         row = _SUMS + column * LANES
         sums[column] = scratch[row : row + LANES].sum()
@@ -309,8 +296,7 @@ def _define_load_length(_typing: Any, _address: Any) -> Any:
     """The 4 bytes at an address as a number."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        place = builder.inttoptr(arguments[0], _INDEX.as_pointer())
-        return builder.zext(builder.load(place, align=1), _WORD)
+        return builder.zext(builder.load(_at(builder, arguments[0], INDEX), align=1), WORD)
 
     return types.int64(types.int64), emit
 
@@ -333,16 +319,46 @@ def _find(address: int, size: int, limit: int) -> tuple[int, int]:
 _find_value: Any = register_jitable(_find)
 
 
+def _define_store(_typing: Any, _target: Any, _number: Any) -> Any:
+    """Put a number at an address."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], _at(builder, arguments[0], WORD), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+_store = _intrinsic(_define_store)
+
+
+def _define_pad(_typing: Any, _block: Any, _filled: Any) -> Any:
+    """Put 0x06 … 0x80 behind what fills a block so far; behind the block come zeros."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        block, filled = arguments
+        zeros = [ir.Constant(WORD, 0)] * (_BLOCK_WORDS - 1)
+        padding = ir.Constant(_BLOCK, [ir.Constant(WORD, 0x06), *zeros])
+        builder.store(padding, _at(builder, builder.add(block, filled), _BLOCK), align=1)
+        last = _at(builder, block, _BYTE, _BLOCK_BYTES - 1)
+        builder.store(builder.xor(builder.load(last), ir.Constant(_BYTE, 0x80)), last)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+_pad = _intrinsic(_define_pad)
+
+
 def _define_copy(_typing: Any, _target: Any, _source: Any, _num_bytes: Any) -> Any:
     """Copy bytes from one address to another."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        target, source, num_bytes = arguments
-        pointer = ir.IntType(8).as_pointer()
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, _WORD])
+        target, source = (_at(builder, address, _BYTE) for address in arguments[:2])
+        kinds = [target.type, source.type, WORD]
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", kinds)
         volatile = ir.Constant(ir.IntType(1), 0)
-        target, source = builder.inttoptr(target, pointer), builder.inttoptr(source, pointer)
-        builder.call(memcpy, [target, source, num_bytes, volatile])
+        builder.call(memcpy, [target, source, arguments[2], volatile])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), emit
@@ -351,48 +367,87 @@ def _define_copy(_typing: Any, _target: Any, _source: Any, _num_bytes: Any) -> A
 _copy = _intrinsic(_define_copy)
 
 
-def _define_absorb(_typing: Any, _scratch_address: Any) -> Any:
+def _define_copy_block(_typing: Any, _target: Any, _source: Any) -> Any:
+    """Copy as many bytes as a block has; a memcpy of that size would use shorter registers."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        target, source = (_at(builder, address, _BLOCK) for address in arguments)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+_copy_block = _intrinsic(_define_copy_block)
+
+
+def _copy_up_to(target: int, source: int, num_bytes: int, start: int) -> None:
+    """Copy the bytes that end at one address to where they end at another.
+
+    If that many lie behind `start`, as many as a block has are copied, which takes a call less:
+    what lies in the target before the bytes that were asked for is then changed too.
+    """
+    if source - start >= _BLOCK_BYTES:
+        _copy_block(target - _BLOCK_BYTES, source - _BLOCK_BYTES)
+    else:
+        _copy(target - num_bytes, source - num_bytes, num_bytes)
+
+
+_copy_end: Any = register_jitable(_copy_up_to)
+
+
+def _define_absorb(_typing: Any, _scratch_address: Any, _kept: Any, _taken: Any) -> Any:
     """One step: absorb every lane's block, permute, and add the digests of finished records."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        (base,) = arguments
+        base, kept, taken = arguments
         _prefetch(builder, base)
-        keep = builder.load(_row(builder, base, _KEEP), align=_ROW_BYTES)
+        nothing = ir.Constant(ROW, None)
+        keep, take = _choice(builder, kept), _choice(builder, taken)
         state = []
-        for word in range(_STATE_WORDS):
+        for word in range(STATE_WORDS):
             old = builder.load(_row(builder, base, _STATE + word * LANES), align=_ROW_BYTES)
-            state.append(builder.and_(old, keep))
+            state.append(builder.select(keep, old, nothing))
         for word, row in enumerate(_blocks(builder, base)):
             state[word] = builder.xor(state[word], row)
-        state = _permute(builder, state)
-        for word in range(_STATE_WORDS):
+        state = permute(builder, state)
+        for word in range(STATE_WORDS):
             target = _row(builder, base, _STATE + word * LANES)
             builder.store(state[word], target, align=_ROW_BYTES)
-        take = builder.load(_row(builder, base, _TAKE), align=_ROW_BYTES)
-        for word in range(_DIGEST_WORDS):
-            digest = builder.and_(state[word], take)
-            low, high = builder.and_(digest, _all(2**32 - 1)), builder.lshr(digest, _all(32))
-            for column, half in ((2 * word, low), (2 * word + 1, high)):
-                target = _row(builder, base, _SUMS + column * LANES)
-                total = builder.add(builder.load(target, align=_ROW_BYTES), half)
-                builder.store(total, target, align=_ROW_BYTES)
+        with builder.if_then(builder.icmp_signed("!=", taken, ir.Constant(WORD, 0))):
+            for word in range(_DIGEST_WORDS):
+                digest = builder.select(take, state[word], nothing)
+                low, high = (
+                    builder.and_(digest, every_lane(2**32 - 1)),
+                    builder.lshr(digest, every_lane(32)),
+                )
+                for column, half in ((2 * word, low), (2 * word + 1, high)):
+                    target = _row(builder, base, _SUMS + column * LANES)
+                    total = builder.add(builder.load(target, align=_ROW_BYTES), half)
+                    builder.store(total, target, align=_ROW_BYTES)
         return context.get_dummy_value()
 
-    return types.void(types.int64), emit
+    return types.void(types.int64, types.int64, types.int64), emit
 
 
 _absorb = _intrinsic(_define_absorb)
 
 
-def _all(number: int) -> Any:
-    """A row that holds the same number in every lane."""
-    return ir.Constant(_ROW, [ir.Constant(_WORD, number)] * LANES)
+def _choice(builder: Any, lanes: Any) -> Any:
+    """A number with a bit for each lane, as what a row is chosen by."""
+    bits = builder.trunc(lanes, ir.IntType(LANES))
+    return builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+
+
+def _at(builder: Any, address: Any, kind: Any, num_bytes: int = 0) -> Any:
+    """A pointer to what lies so many bytes behind an address."""
+    place = builder.add(address, ir.Constant(WORD, num_bytes)) if num_bytes else address
+    return builder.inttoptr(place, kind.as_pointer())
 
 
 def _row(builder: Any, base: Any, word: int) -> Any:
     """A pointer to the row that starts at this word of the scratch."""
-    address = builder.add(base, ir.Constant(_WORD, 8 * word))
-    return builder.inttoptr(address, _ROW.as_pointer())
+    return _at(builder, base, ROW, 8 * word)
 
 
 def _prefetch(builder: Any, base: Any) -> None:
@@ -400,119 +455,70 @@ def _prefetch(builder: Any, base: Any) -> None:
 
     The place may lie behind the values: to ask for it is allowed and does nothing.
     """
-    pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
+    pointer = _BYTE.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INDEX, INDEX, INDEX])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-    to_read, in_every_cache, data = (ir.Constant(_INDEX, flag) for flag in (0, 3, 1))
-    for lane in range(LANES):
-        place = builder.add(base, ir.Constant(_WORD, 8 * (_CURSOR + lane)))
-        cursor = builder.load(builder.inttoptr(place, _WORD.as_pointer()), align=8)
+    to_read, in_every_cache, data = (ir.Constant(INDEX, flag) for flag in (0, 3, 1))
+    for cursor in _per_lane(builder, base, _CURSOR):
         for line in (0, 64):
-            soon = builder.add(cursor, ir.Constant(_WORD, _AHEAD_BYTES + line))
-            soon = builder.inttoptr(soon, pointer)
+            soon = _at(builder, cursor, _BYTE, _AHEAD_BYTES + line)
             builder.call(prefetch, [soon, to_read, in_every_cache, data])
+
+
+def _per_lane(builder: Any, base: Any, word: int) -> list[Any]:
+    """The words of a row of the scratch, one by one."""
+    places = (_at(builder, base, WORD, 8 * (word + lane)) for lane in range(LANES))
+    return [builder.load(place, align=8) for place in places]
 
 
 def _blocks(builder: Any, base: Any) -> list[Any]:
     """The 17 rows of the blocks that `_SOURCE` points at: one word of each lane's block per row."""
-    pointer = _WORD.as_pointer()
-    sources = []
-    for lane in range(LANES):
-        place = builder.add(base, ir.Constant(_WORD, 8 * (_SOURCE + lane)))
-        sources.append(builder.load(builder.inttoptr(place, pointer), align=8))
+    sources = _per_lane(builder, base, _SOURCE)
+
+    def load(kind: Any, word: int) -> list[Any]:
+        return [builder.load(_at(builder, s, kind, 8 * word), align=1) for s in sources]
+
     rows = []
-    for word in range(_BLOCK_WORDS):
-        row = ir.Constant(_ROW, ir.Undefined)
-        for lane, source in enumerate(sources):
-            place = builder.add(source, ir.Constant(_WORD, 8 * word))
-            content = builder.load(builder.inttoptr(place, pointer), align=1)
-            row = builder.insert_element(row, content, ir.Constant(_INDEX, lane))
-        rows.append(row)
-    return rows
+    for word in range(0, _BLOCK_WORDS - 1, LANES // 2):
+        rows += _turn(builder, load(_HALF, word))
+    last = ir.Constant(ROW, ir.Undefined)
+    for lane, word in enumerate(load(WORD, _BLOCK_WORDS - 1)):
+        last = builder.insert_element(last, word, ir.Constant(INDEX, lane))
+    return [*rows, last]
 
 
-def _permute(builder: Any, state: list[Any]) -> list[Any]:
-    """Keccak-f[1600] as a loop of 24 rounds; unrolled it outgrows the instruction cache."""
-    table_type = ir.ArrayType(_WORD, len(_ROUND_CONSTANTS))
-    name = builder.module.get_unique_name("keccak.round_constants")
-    table = ir.GlobalVariable(builder.module, table_type, name)
-    table.global_constant = True
-    table.linkage = "internal"
-    table.initializer = ir.Constant(table_type, [ir.Constant(_WORD, n) for n in _ROUND_CONSTANTS])
-    before = builder.block
-    body = builder.append_basic_block("keccak.round")
-    after = builder.append_basic_block("keccak.done")
-    builder.branch(body)
-    builder.position_at_end(body)
-    number = builder.phi(_WORD)
-    number.add_incoming(ir.Constant(_WORD, 0), before)
-    current = []
-    for word in state:
-        incoming = builder.phi(_ROW)
-        incoming.add_incoming(word, before)
-        current.append(incoming)
-    place = builder.gep(table, [ir.Constant(_WORD, 0), number], inbounds=True)
-    constant = builder.insert_element(
-        ir.Constant(_ROW, ir.Undefined), builder.load(place), ir.Constant(_INDEX, 0)
-    )
-    every_lane = ir.Constant(ir.VectorType(_INDEX, LANES), [ir.Constant(_INDEX, 0)] * LANES)
-    constant = builder.shuffle_vector(constant, constant, every_lane)
-    following = _round(builder, current, constant)
-    next_number = builder.add(number, ir.Constant(_WORD, 1))
-    number.add_incoming(next_number, body)
-    for incoming, word in zip(current, following, strict=True):
-        incoming.add_incoming(word, body)
-    limit = ir.Constant(_WORD, len(_ROUND_CONSTANTS))
-    builder.cbranch(builder.icmp_unsigned("<", next_number, limit), body, after)
-    builder.position_at_end(after)
-    return following
+def _turn(builder: Any, halves: list[Any]) -> list[Any]:
+    """From half a row of words for each lane to rows with one word of every lane.
 
+    For eight lanes a to h, of which each has the words 0 to 3::
 
-def _round(builder: Any, state: list[Any], constant: Any) -> list[Any]:
-    """One round; the word at column x and line y of the specification is `state[x + 5 * y]`."""
-    # theta: add to every word the parity of two neighbouring columns
-    parity = []
-    for x in range(5):
-        column = state[x]
-        for y in range(1, 5):
-            column = builder.xor(column, state[x + 5 * y])
-        parity.append(column)
-    change = [
-        builder.xor(parity[(x + 4) % 5], _rotate(builder, parity[(x + 1) % 5], 1)) for x in range(5)
+        a0 a1 a2 a3 c0 c1 c2 c3     a0 b0 a2 b2 c0 d0 c2 d2     a0 b0 c0 d0 e0 f0 g0 h0
+        b0 b1 b2 b3 d0 d1 d2 d3  →  a1 b1 a3 b3 c1 d1 c3 d3  →  a1 b1 c1 d1 e1 f1 g1 h1
+        e0 e1 e2 e3 g0 g1 g2 g3     e0 f0 e2 f2 g0 h0 g2 h2     a2 b2 c2 d2 e2 f2 g2 h2
+        f0 f1 f2 f3 h0 h1 h2 h3     e1 f1 e3 f3 g1 h1 g3 h3     a3 b3 c3 d3 e3 f3 g3 h3
+
+    Four lanes, with two words each, are done after the first arrow.
+    """
+
+    def pick(one: Any, other: Any, places: list[int]) -> Any:
+        kind = ir.VectorType(INDEX, len(places))
+        mask = ir.Constant(kind, [ir.Constant(INDEX, place) for place in places])
+        return builder.shuffle_vector(one, other, mask)
+
+    both = list(range(2 * LANES))
+    wide = [pick(halves[i], halves[i + 2], both[:LANES]) for i in range(LANES) if i % 4 < 2]
+    even_words = [place + other for place in both[:LANES:2] for other in (0, LANES)]
+    odd_words = [place + 1 for place in even_words]
+    groups = [
+        [pick(one, other, even_words), pick(one, other, odd_words)]
+        for one, other in zip(wide[0::2], wide[1::2], strict=True)
     ]
-    # rho and pi: rotate each word and move it
-    moved = list(state)
-    for x in range(5):
-        for y in range(5):
-            word = builder.xor(state[x + 5 * y], change[x])
-            moved[y + 5 * ((2 * x + 3 * y) % 5)] = _rotate(builder, word, _ROTATIONS[x + 5 * y])
-    # chi: the only step that is not linear
-    result = []
-    for y in range(5):
-        line = moved[5 * y : 5 * y + 5]
-        for x in range(5):
-            mixed = builder.and_(builder.not_(line[(x + 1) % 5]), line[(x + 2) % 5])
-            result.append(builder.xor(line[x], mixed))
-    # iota: break the symmetry between rounds
-    result[0] = builder.xor(result[0], constant)
-    return result
-
-
-def _rotate(builder: Any, row: Any, num_bits: int) -> Any:
-    """Rotate left in every lane; LLVM sees one rotation instruction in the two shifts."""
-    if num_bits == 0:
-        return row
-    return builder.or_(builder.shl(row, _all(num_bits)), builder.lshr(row, _all(64 - num_bits)))
-
-
-def _rotations() -> list[int]:
-    """By how much rho rotates each word, from the walk that defines it."""
-    amounts = [0] * _STATE_WORDS
-    x, y = 1, 0
-    for step in range(24):
-        amounts[x + 5 * y] = (step + 1) * (step + 2) // 2 % 64
-        x, y = y, (2 * x + 3 * y) % 5
-    return amounts
-
-
-_ROTATIONS = _rotations()
+    if len(groups) == 1:
+        return groups[0]
+    even_pairs = [place for place in both if place % 4 < 2]
+    odd_pairs = [place for place in both if place % 4 >= 2]
+    return [
+        pick(one, other, pairs)
+        for pairs in (even_pairs, odd_pairs)
+        for one, other in zip(*groups, strict=True)
+    ]

@@ -3,8 +3,8 @@
 For a short record hashlib takes more time beside the hashing than for it, and every further step in
 Python costs a twentieth of that. So there is one way for each kind of value::
 
-    all of one size     copied into a strip and given their heads there, a few hundred at a time:
-                        no object is made per record, and hashlib is called once
+    all of one size     copied into a strip, each behind its head, a thousand at a time: no object
+                        is made per record, and hashlib is called once
     short               joined to their heads by Arrow, one object per record
     long                hashed where they lie, after their heads
 
@@ -40,8 +40,8 @@ _COPY_RECORDS_MIN = 16
 _STRIP_VALUE_MAX = 2048
 """Values of one size are copied up to this one: a longer copy costs more than it saves."""
 
-_STRIP_RECORDS = 512
-_STRIP_BYTES = 2**19
+_STRIP_RECORDS = 1024
+_STRIP_BYTES = 2**21
 """How much is copied at once: enough that what is done for each strip does not count, little enough
 that what was copied is still near when it is hashed."""
 
@@ -76,9 +76,9 @@ def sum_items(
     heads = _heads(offsets, timestamps)
     total = _Total()
     size = int(sizes.max(initial=0))
-    if _Strip.takes(count, size, 0) and (sizes == size).all():
-        strip = _Strip.get(count, size, 0)
-        strip.hash(heads, values[first:last], total)
+    if _Strip.takes(count, size) and (sizes == size).all():
+        strip = _Strip.get(count, size)
+        strip.hash(heads, values[first:last], 0, total)
         strip.put_back()
         return total.columns()
     step = min(_CHUNK_RECORDS, max(1, count * _CHUNK_BYTES // max(1, last - first)))
@@ -110,10 +110,10 @@ def sum_pages(
             return None
         size, rest = divmod(page.size, max(1, count))
         size -= _LENGTH.size
-        if not rest and _Strip.takes(count, size, _LENGTH.size):
-            if strip is None or not strip.fits(count, size, _LENGTH.size):
-                strip = _Strip.get(count, size, _LENGTH.size)
-            if strip.hash(some, page, total):
+        if not rest and _Strip.takes(count, size):
+            if strip is None or not strip.fits(count, size):
+                strip = _Strip.get(count, size)
+            if strip.hash(some, page, _LENGTH.size, total):
                 continue
         is_worth_it = done > count or page.size >= count * _WALK_BYTES_MIN
         digests = _hash_page(some, page) if is_worth_it else None
@@ -157,89 +157,75 @@ class _Total:
 
 
 class _Strip:
-    """Values of one size, some hundreds at a time, each behind its head.
+    """Values of one size, a thousand at a time, each copied behind its head.
 
-    They are copied as they lie, in one go: one behind the other, each perhaps behind its length.
-    A head is longer than a length. So it is written over the end of the value before, and every
-    second value is hashed before the others get their ends back, and their heads::
+    As they lie they follow each other, perhaps each behind its length::
 
-        copied              length value 0   length value 1   length value 2   length value 3
-        heads of 0, 2, …    head   value 0   length valu head        value 2   length valu …
-        heads of 1, 3, …    head   valu head        value 1   length valu head        value 3
+        content    length value   length value   length value   …
+        strip      head   value   head   value   head   value   …
     """
 
-    def __init__(self, num: int, size: int, gap: int) -> None:
-        """For values of this size with a `gap` before each; an even number of them at once."""
-        self._num, self._size, self._gap = num, size, gap
-        self._pitch = pitch = gap + size
-        lap = _HEAD_BYTES - gap
-        space = np.empty(lap + num * pitch, np.uint8)
-        self._copied = space[lap:]
-        self._lengths = np.ndarray(num if gap else 0, "<u4", space, lap, pitch)
-        self._heads = [
-            np.ndarray(num // 2, _HEAD, space, at, 2 * pitch)  # of every second value
-            for at in (0, pitch)
-        ]
-        self._ends = np.ndarray(num // 2, f"V{lap}", space, 2 * pitch, 2 * pitch)
+    def __init__(self, num: int, size: int) -> None:
+        """For so many values of this size at once."""
+        self._num, self._size = num, size
+        pitch = _HEAD_BYTES + size
+        space = np.empty(num * pitch, np.uint8)
+        self._heads = np.ndarray(num, _HEAD, space, 0, pitch)
+        self._values = np.ndarray(num, f"V{size}", space, _HEAD_BYTES, pitch)
         view = space.data
-        items = [view[at : at + _HEAD_BYTES + size] for at in range(0, num * pitch, pitch)]
-        self._items = items[0::2], items[1::2]
+        self._items = [view[at : at + pitch] for at in range(0, num * pitch, pitch)]
 
     @classmethod
-    def get(cls, count: int, size: int, gap: int) -> _Strip:
+    def get(cls, count: int, size: int) -> _Strip:
         """The one this thread has to spare if it fits, or a new one.
 
         It is nobody else's until it is put back, though a signal or the collector of garbage make
         this thread hash something else in between.
         """
         spare: _Strip | None = _SPARE.__dict__.pop("strip", None)
-        if spare is not None and spare.fits(count, size, gap):
+        if spare is not None and spare.fits(count, size):
             return spare
-        return cls(cls._num_for(count, gap + size), size, gap)
+        return cls(cls._num_for(count, size), size)
 
     def put_back(self) -> None:
         """For the next call in this thread."""
         _SPARE.strip = self
 
-    def fits(self, count: int, size: int, gap: int) -> bool:
+    def fits(self, count: int, size: int) -> bool:
         """Whether it is for such values, and large enough for so many."""
-        is_same = (self._size, self._gap) == (size, gap)
-        return is_same and self._num >= self._num_for(count, gap + size)
+        return self._size == size and self._num >= self._num_for(count, size)
 
     @staticmethod
-    def _num_for(count: int, pitch: int) -> int:
-        return 2 * max(1, min(count + 1, _STRIP_RECORDS, _STRIP_BYTES // pitch) // 2)
+    def _num_for(count: int, size: int) -> int:
+        return min(count, _STRIP_RECORDS, _STRIP_BYTES // (_HEAD_BYTES + size))
 
     @staticmethod
-    def takes(count: int, size: int, gap: int) -> bool:
-        """Whether so many values of one size are worth it, and long enough for the heads."""
-        is_long = gap + size >= _HEAD_BYTES - gap
-        return count >= _COPY_RECORDS_MIN and is_long and size <= _STRIP_VALUE_MAX
+    def takes(count: int, size: int) -> bool:
+        """Whether it is worth it for so many values of one size."""
+        return count >= _COPY_RECORDS_MIN and 0 < size <= _STRIP_VALUE_MAX
 
     def hash(
-        self, heads: npt.NDArray[np.void], content: npt.NDArray[np.uint8], total: _Total
+        self, heads: npt.NDArray[np.void], content: npt.NDArray[np.uint8], gap: int, total: _Total
     ) -> bool:
         """Add the digest of each head followed by its value.
 
-        False, and nothing is added, if the content does not have that many values of this size.
+        False, and nothing is added, if the content does not have that many values of this size,
+        each behind a gap of so many bytes; if there is one, that is its length.
         """
-        if content.size != len(heads) * self._pitch:
+        count, pitch = len(heads), gap + self._size
+        if content.size != count * pitch:
             return False
+        values = np.ndarray(count, self._values.dtype, content, gap, pitch)
+        lengths = np.ndarray(count if gap else 0, "<u4", content, 0, pitch)
         digests: list[bytes] = []
-        for start in range(0, len(heads), self._num):
-            some = heads[start : start + self._num]
-            num_odd = len(some) // 2
-            num_even = len(some) - num_odd
-            piece = content[start * self._pitch : (start + len(some)) * self._pitch]
-            self._copied[: piece.size] = piece
-            if (self._lengths[: len(some)] != self._size).any():
+        for start in range(0, count, self._num):
+            rows = slice(start, start + self._num)
+            num = len(heads[rows])
+            self._values[:num] = values[rows]
+            self._heads[:num] = heads[rows]
+            if (lengths[rows] != self._size).any():
                 return False
-            ends = self._ends[:num_odd].copy()
-            self._heads[0][:num_even] = some[0::2]
-            digests.append(_hash_items(self._items[0][:num_even]))
-            self._ends[:num_odd] = ends
-            self._heads[1][:num_odd] = some[1::2]
-            digests.append(_hash_items(self._items[1][:num_odd]))
+            digests.append(_hash_items(self._items[:num]))
         total.add(digests)
         return True
 

@@ -138,6 +138,46 @@ class TestAgreement:
         assert expected == run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
 
 
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+from cordwood.base import kernels
+
+PAGE = mmap.PAGESIZE
+guarded = mmap.mmap(-1, 3 * PAGE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(guarded))
+libc = ctypes.CDLL(None, use_errno=True)
+for forbidden in (start, start + 2 * PAGE):
+    assert libc.mprotect(ctypes.c_void_p(forbidden), PAGE, 0) == 0
+room = np.frombuffer(guarded, np.uint8)[PAGE : 2 * PAGE]
+kernel = kernels._KERNELS.load()
+chance = np.random.default_rng(1)
+for _ in range(300):
+    sizes = chance.integers(0, chance.integers(1, 500), 40)
+    sizes = sizes[np.cumsum(sizes + 4) <= PAGE]
+    heads = np.arange(len(sizes), dtype=np.uint64)
+    places = np.concatenate(([0], np.cumsum(sizes)))
+    bodies = [chance.bytes(size) for size in sizes]
+    values = b"".join(bodies)
+    page = b"".join(len(body).to_bytes(4, "little") + body for body in bodies)
+    for content in (values, page):
+        for edge in (slice(0, len(content)), slice(PAGE - len(content), PAGE)):
+            room[edge] = np.frombuffer(content, np.uint8)
+            if content is values:
+                got = kernel(heads, heads, room[edge], places)
+                assert got == kernel(heads, heads, np.frombuffer(content, np.uint8), places)
+            else:
+                assert kernels.sum_pages(heads, heads, [(room[edge], len(heads))], 0) == got
+print("unharmed")
+"""
+
+
+@requires_numba
+def test_nothing_is_read_beside_the_values(run_python):
+    """Not a byte before the first or behind the last, where memory may end."""
+    assert run_python(GUARDED, CORDWOOD_KERNEL="numba") == ["unharmed"]
+
+
 class TestLoading:
     """The kernel is compiled, or fetched from the cache, and checked before it is trusted."""
 

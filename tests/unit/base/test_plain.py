@@ -47,11 +47,10 @@ SIZES = {
     "few of one size": [7] * 3,
     "empty": [0] * 20,
     "one size": [100] * 20,
-    "too short for heads": [7] * 20,
-    "just long enough": [8] * 21,
+    "shorter than heads": [7] * 20,
     "as long as heads": [16] * 17,
     "more than a strip": [100] * 1_301,
-    "a kilobyte": [1024] * 600,
+    "a kilobyte": [1024] * 1_100,
     "as long as may be copied": [2048] * 20,
     "longer": [2049] * 20,
     "more than a chunk": [1] * 9_000,
@@ -87,11 +86,12 @@ WALKED = {"longer", "long"}
 
 COPIED = {
     "one size",
-    "just long enough",
+    "shorter than heads",
     "as long as heads",
     "more than a strip",
     "a kilobyte",
     "as long as may be copied",
+    "more than a chunk",
 }
 
 
@@ -134,31 +134,31 @@ def test_a_page_that_is_not_filled_has_no_sum(kernel, sizes):
     assert sum_pages(offsets[:-1], timestamps[:-1], [(page, count - 1)]) is None
 
 
-@pytest.mark.parametrize("at", [0, 3, 18, 700])
+@pytest.mark.parametrize("at", [0, 3, 18, 1_100])
 def test_lengths_that_only_add_up_are_not_taken_for_one_size(at):
     """A page as long as one of equal values may hold others, and they are found in any strip."""
-    sizes = [1200] * 720
+    sizes = [1200] * 1_140
     sizes[at], sizes[at + 1] = 1199, 1201
     offsets, timestamps, values, expected = inputs(sizes)
     assert expected == sum_pages(offsets, timestamps, [page_of(values)])
-    strip, total = plain._Strip.get(720, 1200, 4), plain._Total()
+    strip, total = plain._Strip.get(1_140, 1200), plain._Total()
     heads = plain._heads(offsets, timestamps)
-    assert not strip.hash(heads, page_of(values)[0], total)
+    assert not strip.hash(heads, page_of(values)[0], 4, total)
     assert total.columns() == [0] * 8
     values[at : at + 2] = [bytes(1200)] * 2
-    assert strip.hash(heads, page_of(values)[0], total)
+    assert strip.hash(heads, page_of(values)[0], 4, total)
 
 
 def test_a_strip_is_used_again_by_its_thread_and_by_nobody_in_between():
     """What is hashed while something is being hashed has a strip of its own."""
-    one = plain._Strip.get(100, 64, 4)
-    assert plain._Strip.get(100, 64, 4) is not one
+    one = plain._Strip.get(100, 64)
+    assert plain._Strip.get(100, 64) is not one
     one.put_back()
-    for other in ((100, 65, 4), (100, 64, 0), (200, 64, 4)):
+    for other in ((100, 65), (200, 64)):
         assert plain._Strip.get(*other) is not one
         one.put_back()
-    assert plain._Strip.get(50, 64, 4) is one  # large enough
+    assert plain._Strip.get(50, 64) is one  # large enough
     one.put_back()
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(plain._Strip.get, 100, 64, 4).result() is not one
-    assert plain._Strip.get(100, 64, 4) is one
+        assert pool.submit(plain._Strip.get, 100, 64).result() is not one
+    assert plain._Strip.get(100, 64) is one
