@@ -3,8 +3,8 @@
 A setsum needs one SHA3-256 per record and nothing but the sum of the digests, so records may be
 hashed in any order and side by side. This module compiles, with numba, a loop that hashes one
 record per lane of a vector register: 8 lanes where the processor has AVX-512, otherwise 4. It is
-the only module that imports numba or llvmlite; importing it without them raises ImportError, and
-`cordwood.base.kernels` then stays with hashlib.
+the only module that imports numba; importing it without raises ImportError, and
+`cordwood.base.kernels` then stays with hashlib. The permutation is in `cordwood.base.permutation`.
 
 The sponge, per record: a state of 25 words of 64 bits, all zero at first; the item is padded with
 0x06 … 0x80 to whole blocks of 136 bytes; each block is xor-ed into the first 17 words, then the

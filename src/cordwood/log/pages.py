@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.parquet as pq
 
-_CODECS = {"SNAPPY": "snappy", "LZ4": "lz4_raw", "ZSTD": "zstd"}
+_CODECS = ("zstd", "lz4_raw", "snappy")
 _HEADER_BYTES_MAX = 256
 _PAGE_BYTES_MAX = 2**30
 _NESTED_MAX = 4
@@ -84,7 +84,7 @@ class Bodies:
 
 def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """The values of each page, not compressed, and how many they are."""
-    codec = _codec(chunk.compression)
+    codec = _Codec()
     at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
     if at < 4 or end > data.size:
         raise UnusualError("the pages lie outside the file")
@@ -98,14 +98,7 @@ def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArra
         if at > end or size > _PAGE_BYTES_MAX:
             raise UnusualError("a page is larger than its column")
         page = data[start:at]
-        if codec is not None:
-            try:
-                page = np.frombuffer(codec.decompress(page, size), np.uint8)
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise UnusualError(str(error)) from error
-        if page.size != size:
-            raise UnusualError("a page has another size than its header says")
-        yield page, count
+        yield page if size == stored else codec.decompress(page, size), count
 
 
 def _body_chunk(file: pq.ParquetFile) -> Any:
@@ -123,12 +116,25 @@ def _body_chunk(file: pq.ParquetFile) -> Any:
     return chunk
 
 
-def _codec(compression: str) -> pa.Codec | None:
-    if compression == "UNCOMPRESSED":
-        return None
-    if compression not in _CODECS:
-        raise UnusualError(f"compression {compression}")
-    return pa.Codec(_CODECS[compression])
+class _Codec:
+    """What the pages of a file are compressed with.
+
+    The footer names it, but pyarrow ends the process when it is asked for the name of one that it
+    does not know. So they are tried: what comes of the wrong one fits neither lengths nor setsum.
+    """
+
+    def __init__(self) -> None:
+        self._codecs: list[pa.Codec] = []
+
+    def decompress(self, page: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+        for codec in self._codecs or map(pa.Codec, _CODECS):
+            try:
+                content = np.frombuffer(codec.decompress(page, size), np.uint8)
+            except (pa.ArrowException, OSError, ValueError):
+                continue
+            self._codecs = [codec]
+            return content
+        raise UnusualError("a page is damaged, or compressed in another way")
 
 
 def _header(data: bytes) -> tuple[int, int, int, int]:

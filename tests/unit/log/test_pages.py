@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +105,32 @@ def test_every_flipped_bit_is_found(compression):
         damaged[place] ^= 1 << place % 8
         with pytest.raises(CorruptionError):
             fragments.check(bytes(damaged), pointer)
+
+
+def sealed(data):
+    """The same with a checksum that holds; None if there is no place for it."""
+    footer = fragments._footer(data)
+    at = -1 if footer is None else footer.rfind(fragments._CHECKSUM_MARK)
+    if at < 0:
+        return None
+    at += len(data) - 8 - len(footer) + len(fragments._CHECKSUM_MARK)
+    rest = fragments._CHECKSUM_BLANK + data[at + 16 :]
+    return data[:at] + xxhash.xxh3_64_hexdigest(data[:at] + rest).encode() + data[at + 16 :]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_no_footer_does_harm(compression):
+    """Whatever it says, and though its checksum was made to hold: right records, or one error."""
+    pointer, data = make(content_of_bodies([b"one" * 20, b"two" * 20] * 40), compression)
+    length = int.from_bytes(data[-8:-4], "little")
+    for place in range(len(data) - 8 - length, len(data) - 8):
+        for flipped in (1, 2, 16, 127, 255):
+            forged = bytearray(data)
+            forged[place] ^= flipped
+            whole = sealed(bytes(forged))
+            if whole is not None:
+                with suppress(CorruptionError):
+                    fragments.check(whole, pointer)
 
 
 def test_other_lengths_are_found():
