@@ -47,9 +47,9 @@ def test_equal_seeds_give_equal_traces():
     assert len(first) > 20
 
 
-def is_caught(**weather):
-    """Whether some seed's world, with this weather, finds a log without a mark."""
-    for seed in MUTANT_SEEDS:
+def is_caught(first=0, **weather):
+    """Whether some seed's world, with this weather, finds a log without a mark; `first` did."""
+    for seed in (*MUTANT_SEEDS[first:], *MUTANT_SEEDS[:first]):
         simulation = FleetSimulation(seed)
         simulation.weather = replace(simulation.weather, **weather)
         try:
@@ -78,7 +78,7 @@ def test_adoption_without_a_mark_is_caught(monkeypatch):
         return await honest(objects, entropy, own, fold)
 
     monkeypatch.setattr(pipeline, "find_ground", silent)
-    assert is_caught()
+    assert is_caught(24)
 
 
 def test_dropping_a_mark_without_a_fence_is_caught(monkeypatch):
@@ -88,7 +88,7 @@ def test_dropping_a_mark_without_a_fence_is_caught(monkeypatch):
         pass
 
     monkeypatch.setattr(rollup, "fence", nothing)
-    assert is_caught()
+    assert is_caught(24)
 
 
 def test_relying_on_a_mark_after_a_lost_swap_is_caught(monkeypatch):
@@ -101,7 +101,7 @@ def test_relying_on_a_mark_after_a_lost_swap_is_caught(monkeypatch):
         self._is_announced = self._is_announced or was
 
     monkeypatch.setattr(pipeline.Pipeline, "_stand_on", trusting)
-    assert is_caught(logs=1, kills=0.0, fault_rate=0.2, deadline_s=60.0, quiet_s=0.0)
+    assert is_caught(67, logs=1, kills=0.0, fault_rate=0.2, deadline_s=60.0, quiet_s=0.0)
 
 
 def test_a_roll_up_that_forgets_survivors_is_caught(monkeypatch):

@@ -57,4 +57,4 @@ def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
         """Ask nobody."""
 
     monkeypatch.setattr(cursors, "prove_not_collected", trusting)
-    assert is_caught(79)
+    assert is_caught(95)
