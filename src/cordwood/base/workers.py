@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -41,11 +43,50 @@ async def in_worker(call: Callable[P, T | Steps[T]], *args: P.args, **kwargs: P.
         found = call(*args, **kwargs)
         return all_steps(found) if isinstance(found, Generator) else found
 
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_workers(), work)
+
+
+def share(calls: Iterable[Callable[[], T]]) -> list[T]:
+    """Do all of these in this thread and in the workers that are free; what they return, in order.
+
+    Nobody is waited for who has not begun. So a worker may call this too: it never waits for one
+    that waits for it.
+    """
+    waiting = deque(enumerate(calls))
+    results: dict[int, T] = {}
+
+    def work() -> None:
+        try:
+            while True:
+                try:
+                    number, call = waiting.popleft()
+                except IndexError:
+                    return
+                results[number] = call()
+        except BaseException:
+            waiting.clear()  # Nobody asks for the rest.
+            raise
+
+    helpers: list[Future[None]] = []
+    num_helpers = min(os.cpu_count() or 1, len(waiting)) - 1
+    with suppress(RuntimeError):  # The interpreter is about to end, and gives no thread.
+        helpers.extend(_workers().submit(work) for _ in range(num_helpers))
+    try:
+        work()
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
+    return [results[number] for number in range(len(results))]
+
+
+def _workers() -> ThreadPoolExecutor:
     global _pool  # noqa: PLW0603 - one pool per process is the point
     if _pool is None:
         _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="cordwood-worker")
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_pool, work)
+    return _pool
 
 
 class Turns:

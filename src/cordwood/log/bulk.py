@@ -54,7 +54,6 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.base.limits import FRAGMENT_BYTES_MAX, MANIFEST_BYTES_MAX, OFFSET_LIMIT
-from cordwood.base.setsum import Setsum
 from cordwood.base.workers import in_worker
 from cordwood.log import filters, paths, tree
 from cordwood.log import fragment as fragments
@@ -80,6 +79,7 @@ from cordwood.log.records import Content, content_of_arrow, stream_names
 from cordwood.log.recovery import BeforeNaming, Ground, Tail, find_ground, next_tag
 from cordwood.log.seal import sealed
 from cordwood.log.sieve import FilterWriter, with_filters
+from cordwood.store.api import Buffer
 
 UPLOADS_MAX = 50_000
 """Uploads of one commit: each is a pointer of 220 bytes in the root until it is folded."""
@@ -227,22 +227,25 @@ async def stage(
 
 def _build(
     content: Content, token: Token, upload_id: str, at_us: int, compression: fragments.Compression
-) -> tuple[Staged, bytes]:
+) -> tuple[Staged, Buffer]:
     table = fragments.build_table(content, 0, at_us, relative=True)
-    setsum = Setsum.of_fragment(table).hexdigest()
-    link = fragments.Link(upload_id, 0, len(content), at_us, setsum, token.key, "")
     streams = streams_of(content.extra.get("stream"))
-    text = footer_text(streams, setsum)
-    data = fragments.encode(table, link, compression, text)
+
+    def vouch(setsum_hex: str) -> tuple[fragments.Link, str]:
+        link = fragments.Link(upload_id, 0, len(content), at_us, setsum_hex, token.key, "")
+        return link, footer_text(streams, setsum_hex)
+
+    link, data = fragments.sum_and_encode(table, compression, vouch)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"an upload has {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",
             code=Code.TOO_LARGE,
             hint="stage it in smaller parts",
         )
-    told = None if streams is None or len(streams) > STAGED_STREAMS_MAX else text
+    is_told = streams is not None and len(streams) <= STAGED_STREAMS_MAX
+    told = footer_text(streams, link.setsum) if is_told else None
     staged = Staged(
-        upload_id, token.key, len(content), len(data), setsum, at_us, bool(content.extra), told
+        upload_id, token.key, len(content), len(data), link.setsum, at_us, bool(content.extra), told
     )
     return staged, data
 

@@ -30,12 +30,12 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.base.limits import FRAGMENT_BYTES_MAX
-from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
 from cordwood.log.batch import Batch
 from cordwood.log.filters import EMPTY, StreamSet, footer_text, streams_of
 from cordwood.log.format import ZERO, Fragment, Manifest
 from cordwood.log.recovery import Landed, Tail
+from cordwood.store.api import Buffer
 
 PathOf = Callable[[int, int, str], str]
 """The path of a fragment that does not lie in a slot, by its offsets and its setsum."""
@@ -90,21 +90,25 @@ def build(
     write_id: str,
     compression: fragments.Compression,
     path_of: PathOf | None = None,
-) -> tuple[Flight, bytes]:
+) -> tuple[Flight, Buffer]:
     """The fragment that follows `tail`, and its bytes: the one heavy step of an append."""
     content = batch.content()
     table = fragments.build_table(content, tail.next_offset, timestamp_us)
-    link = fragments.Link(
-        id=write_id,
-        start=tail.next_offset,
-        limit=tail.next_offset + len(content),
-        at=timestamp_us,
-        setsum=Setsum.of_fragment(table).hexdigest(),
-        prev_id=tail.id,
-        prev_setsum=tail.setsum_hex or ZERO,
-    )
     streams = streams_of(content.extra.get("stream"))
-    data = fragments.encode(table, link, compression, footer_text(streams, link.setsum))
+
+    def vouch(setsum_hex: str) -> tuple[fragments.Link, str]:
+        link = fragments.Link(
+            id=write_id,
+            start=tail.next_offset,
+            limit=tail.next_offset + len(content),
+            at=timestamp_us,
+            setsum=setsum_hex,
+            prev_id=tail.id,
+            prev_setsum=tail.setsum_hex or ZERO,
+        )
+        return link, footer_text(streams, setsum_hex)
+
+    link, data = fragments.sum_and_encode(table, compression, vouch)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"a batch makes a fragment of {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",

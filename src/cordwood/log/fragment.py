@@ -27,8 +27,9 @@ recomputed from its records all agree.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -37,9 +38,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from cordwood.base.errors import Code, CorruptionError, InvalidInputError
+from cordwood.base.kernels import has_vector_kernel
 from cordwood.base.limits import OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
-from cordwood.base.workers import Steps, all_steps
+from cordwood.base.workers import Steps, all_steps, share
 from cordwood.log import paths
 from cordwood.log.format import Fragment
 from cordwood.log.pages import Bodies, UnusualError
@@ -55,6 +57,13 @@ from cordwood.log.records import (
 from cordwood.store.api import Buffer
 
 Compression = Literal["none", "snappy", "lz4", "zstd"]
+
+_FOOTER_ROOM = 2**16
+_STREAMS_ROOM = 2**16
+"""Enough for any link, and for the filter of as many streams as have one."""
+
+_LARGE_BYTES = 2**20
+"""From this size a fragment is hashed and encoded at the same time, and hashed in such pieces."""
 
 LINK_KEY = b"cordwood"
 STREAMS_KEY = b"cordwood.streams"
@@ -96,32 +105,83 @@ def build_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def encode(table: pa.Table, link: Link, compression: Compression, streams: str = "") -> bytes:
-    """The bytes of the fragment; `streams` is its filter."""
-    # A buffer that surely holds it: growing one costs as much as encoding.
-    more = 2 * len(streams) + 2**16
-    room = pa.allocate_buffer(table.nbytes + table.nbytes // 32 + 16 * table.num_rows + more)
-    sink = pa.FixedSizeBufferWriter(room)
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression=compression,
-        use_dictionary=False,
-        write_statistics=False,
-        store_schema=False,
-        column_encoding={name: how for name, how in _DELTA.items() if name in table.schema.names},
-    ) as writer:
+class Draft:
+    """A fragment that is being encoded: first its pages, then the footer that vouches for them."""
+
+    def __init__(self, table: pa.Table, compression: Compression) -> None:
+        """Nothing is encoded yet."""
+        self._table = table
+        # A buffer that surely holds it: growing one costs as much as encoding.
+        more = _FOOTER_ROOM + (_STREAMS_ROOM if "stream" in table.schema.names else 0)
+        size = table.nbytes + table.nbytes // 32 + 16 * table.num_rows + more
+        self._room = pa.allocate_buffer(size)
+        self._sink = pa.FixedSizeBufferWriter(self._room)
+        delta = {name: how for name, how in _DELTA.items() if name in table.schema.names}
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            table.schema,
+            compression=compression,
+            use_dictionary=False,
+            write_statistics=False,
+            store_schema=False,
+            column_encoding=delta,
+        )
+
+    def write_pages(self) -> None:
+        """All but the footer."""
+        self._writer.write_table(self._table, row_group_size=max(1, self._table.num_rows))
+
+    def finish(self, link: Link, streams: str) -> Buffer:
+        """The bytes of the fragment; `streams` is its filter."""
         if streams:
-            writer.add_key_value_metadata({STREAMS_KEY: streams})
-        writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
-    view = memoryview(room).cast("B")[: sink.tell()]
-    footer_bytes = struct.unpack("<I", view[-8:-4])[0]
-    footer_at = len(view) - 8 - footer_bytes
-    at = footer_at + bytes(view[footer_at:]).rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
-    # In place: the file is as long as it was, and copying it costs more than building it.
-    view[at : at + 16] = xxhash.xxh3_64_hexdigest(view).encode()
-    return bytes(view)
+            self._writer.add_key_value_metadata({STREAMS_KEY: streams})
+        self._writer.add_key_value_metadata({LINK_KEY: msgspec.json.encode(link)})
+        self._writer.close()
+        view = memoryview(self._room).cast("B")[: self._sink.tell()]
+        footer_bytes = struct.unpack("<I", view[-8:-4])[0]
+        footer_at = len(view) - 8 - footer_bytes
+        at = footer_at + bytes(view[footer_at:]).rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
+        # In place: the file is as long as it was, and copying it costs more than building it.
+        view[at : at + 16] = xxhash.xxh3_64_hexdigest(view).encode()
+        # Not copied, unless it would keep much more room than it needs.
+        return view.toreadonly() if 4 * len(view) >= 3 * self._room.size else bytes(view)
+
+
+def encode(table: pa.Table, link: Link, compression: Compression, streams: str = "") -> Buffer:
+    """The bytes of the fragment; `streams` is its filter."""
+    draft = Draft(table, compression)
+    draft.write_pages()
+    return draft.finish(link, streams)
+
+
+def sum_and_encode(
+    table: pa.Table, compression: Compression, vouch: Callable[[str], tuple[Link, str]]
+) -> tuple[Link, Buffer]:
+    """Hash the records of a fragment and encode them, at the same time if a core is free for it.
+
+    Args:
+        table: the records.
+        compression: of the pages.
+        vouch: from the setsum to the link, and the filter of streams.
+    """
+    draft = Draft(table, compression)
+    if table.nbytes < _LARGE_BYTES:
+        draft.write_pages()
+        setsum = Setsum.of_fragment(table)
+    else:
+        work: list[Callable[[], Any]] = [draft.write_pages]
+        work += [partial(Setsum.of_fragment, piece) for piece in _pieces(table)]
+        setsum = sum(share(work)[1:], Setsum())
+    link, streams = vouch(setsum.hexdigest())
+    return link, draft.finish(link, streams)
+
+
+def _pieces(table: pa.Table) -> list[pa.Table]:
+    """Parts to be hashed side by side; one, where hashing holds the interpreter."""
+    if not has_vector_kernel():
+        return [table]
+    rows = -(-table.num_rows * _LARGE_BYTES // table.nbytes)
+    return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
 
 
 def pointer(link: Link, seq_no: int, num_bytes: int) -> Fragment:

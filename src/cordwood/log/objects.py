@@ -371,7 +371,7 @@ class LogObjects:
 
     # Fragments.
 
-    async def put_fragment(self, path: str, data: bytes) -> None:
+    async def put_fragment(self, path: str, data: Buffer) -> None:
         """Create a fragment's object. One PUT.
 
         Raises:

@@ -73,6 +73,7 @@ from cordwood.log.recovery import (
 )
 from cordwood.log.seal import replaced, sealed
 from cordwood.log.tasks import Tasks
+from cordwood.store.api import Buffer
 
 INLINE_BYTES_MAX = 256 * 1024
 """Batches up to this are built on the event loop; larger ones in a thread, not to hold it up."""
@@ -366,13 +367,13 @@ class Pipeline:
         else:
             self._answers.tell(batch, error)
 
-    def _fly(self, flight: Flight, data: bytes) -> None:
+    def _fly(self, flight: Flight, data: Buffer) -> None:
         self._tail = self._tail.after(flight.link, flight.seq_no)
         self._flights.append(flight)
         self._num_flying += 1
         flight.task = self._tasks.spawn(self._put, flight, data)
 
-    async def _put(self, flight: Flight, data: bytes) -> None:
+    async def _put(self, flight: Flight, data: Buffer) -> None:
         try:
             await self._objects.put_fragment(flight.fragment.path, data)
             flight.stage = Stage.LANDED

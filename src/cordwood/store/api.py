@@ -36,7 +36,7 @@ class Match:
 
 
 Buffer: TypeAlias = bytes | memoryview
-"""Bytes read, perhaps where they lie: large reads are handed on without a copy."""
+"""Bytes, perhaps where they lie: large objects are handed on without a copy."""
 
 PutMode = Literal["create", "overwrite"] | Match
 """create: only if absent. overwrite: whatever is there. Match: compare and swap."""
@@ -93,8 +93,10 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object atomically and durably; the new etag. One request.
+
+        Nobody changes what a view shows before the call has ended; a read-only one is not copied.
 
         Raises:
             AlreadyExistsError: mode is `create` and the object is there.
@@ -130,6 +132,13 @@ class LocalReads(Protocol):
     def read_now(self, key: str, start: int, length: int) -> Buffer:
         """As `ObjectStore.get_range`, blocking: for worker threads."""
         ...
+
+
+def at_rest(data: Buffer) -> Buffer:
+    """The bytes to put, which nobody changes any more: a copy, unless they are read-only."""
+    if isinstance(data, memoryview):
+        return data if data.readonly and data.c_contiguous and data.itemsize == 1 else bytes(data)
+    return bytes(data)
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from typing import ParamSpec, TypeVar
 
 from cordwood.base.clock import SYSTEM_CLOCK, SYSTEM_ENTROPY, Clock, Entropy
 from cordwood.base.workers import in_worker
-from cordwood.store.api import Buffer, Meta, Object, PutMode, check_key
+from cordwood.store.api import Buffer, Meta, Object, PutMode, at_rest, check_key
 from cordwood.store.disk import Disk, FileStat
 from cordwood.store.files import LOCK_WAIT_S, Files
 from cordwood.store.keys import is_key
@@ -107,12 +107,14 @@ class DirectoryStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._run(self._files.head, check_key(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object, atomically and durably. See `ObjectStore.put`."""
         if mode == "create":
-            return await self._run(self._files.create, check_key(key), bytes(data))
+            return await self._run(self._files.create, check_key(key), at_rest(data))
         with self._patience() as patience:
-            return await self._run(self._files.replace, check_key(key), bytes(data), mode, patience)
+            return await self._run(
+                self._files.replace, check_key(key), at_rest(data), mode, patience
+            )
 
     async def copy(self, source: str, target: str) -> None:
         """A second name for the same file. See `ServerCopies.copy`."""

@@ -106,7 +106,7 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def write(self, path: str, data: bytes, mtime_ns: int) -> FileStat:
+    def write(self, path: str, data: Buffer, mtime_ns: int) -> FileStat:
         """A new file with these bytes and this time, both on stable storage. Not atomic.
 
         Raises:

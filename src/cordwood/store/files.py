@@ -162,7 +162,7 @@ class Files:
             if kind != "other" and is_key(name)
         ]
 
-    def create(self, key: str, data: bytes) -> str:
+    def create(self, key: str, data: Buffer) -> str:
         """Write an object that is not there yet: the steps of `create` in the module's header."""
         path, folder = self._path(key), self._folder(key)
         with _failures("put", key):
@@ -179,7 +179,7 @@ class Files:
         self._settle_write("put", key)
         return status.etag
 
-    def replace(self, key: str, data: bytes, mode: PutMode, patience: Patience) -> str:
+    def replace(self, key: str, data: Buffer, mode: PutMode, patience: Patience) -> str:
         """Write an object whatever is there, or over one: `overwrite` and `Match` in the header."""
         with _failures("put", key):
             self._refuse_clash(key)
@@ -288,7 +288,7 @@ class Files:
     # Folders and what is temporary in them.
 
     @contextmanager
-    def _temporary(self, key: str, data: bytes, floor_ns: int) -> Iterator[tuple[str, FileStat]]:
+    def _temporary(self, key: str, data: Buffer, floor_ns: int) -> Iterator[tuple[str, FileStat]]:
         """A temporary file on stable storage, later than `floor_ns`, gone when the block ends."""
         folder = self._folder(key)
         temp = f"{folder}/{TEMP_PREFIX}{self._entropy.token()}"

@@ -137,7 +137,7 @@ class HedgedStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._read(("head", 0), lambda: self._inner.head(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object; an overwrite is not hedged. See `ObjectStore.put`."""
         if mode == "overwrite":
             return await self._inner.put(key, data, mode)
@@ -167,7 +167,7 @@ class HedgedStore:
             return answers[0]
         raise errors[0]
 
-    async def _put_if(self, key: str, data: bytes, mode: PutMode) -> str:
+    async def _put_if(self, key: str, data: Buffer, mode: PutMode) -> str:
         """A conditional put by the four rules in the module's header."""
         what = "create" if mode == "create" else "match"
 

@@ -89,7 +89,7 @@ class MemoryStore:
         entry = self._find("head", key)
         return Meta(key, len(entry.data), entry.etag, entry.modified_us)
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object, atomically. See `ObjectStore.put`."""
         check_key(key)
         body = bytes(data)

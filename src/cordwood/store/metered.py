@@ -163,7 +163,7 @@ class MeteredStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._measure("head", self._inner.head(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object; its bytes count as sent, also if refused. See `ObjectStore.put`."""
         self._count("put", bytes_up=len(data))
         return await self._measure("put", self._inner.put(key, data, mode))

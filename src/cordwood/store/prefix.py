@@ -46,7 +46,7 @@ class PrefixStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return self._short(await self._inner.head(self._full(key)))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object. See `ObjectStore.put`."""
         return await self._inner.put(self._full(key), data, mode)
 

@@ -58,7 +58,7 @@ from cordwood.base.errors import (
 )
 from cordwood.store import ending as _ending  # noqa: F401 - to be loaded is all it is for
 from cordwood.store.answers import CREDENTIALS_HINT, Answer, explain
-from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode, check_key
+from cordwood.store.api import Buffer, Match, Meta, Object, ObjectStore, PutMode, at_rest, check_key
 from cordwood.store.hedged import HEDGES_PER_S, HedgedStore
 from cordwood.store.keys import is_key
 from cordwood.store.location import REMOTE_SCHEMES, Location, parse_location
@@ -203,7 +203,7 @@ class RemoteStore:
             found = await obstore.head_async(self._quick, key)
         return self._meta(key, found)
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object, atomically. See `ObjectStore.put`.
 
         A cancelled call leaves it open whether the write happened.
@@ -214,7 +214,7 @@ class RemoteStore:
         version = await self._version(key, mode) if isinstance(mode, Match) else mode
         with self._answers("put", key, mode):
             answer = await obstore.put_async(
-                client, key, bytes(data), mode=version, use_multipart=False
+                client, key, at_rest(data), mode=version, use_multipart=False
             )
         return self._etag(key, answer)
 

@@ -130,7 +130,7 @@ class RetryingStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._repeat("head", key, lambda: self._inner.head(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object; what became of a lost answer is found out. See `ObjectStore.put`.
 
         One request where all goes well; one more per repetition or read-back.
@@ -233,7 +233,7 @@ class RetryingStore:
         )
 
 
-def settle(key: str, data: bytes, mode: PutMode, found: Object | None) -> str | None:
+def settle(key: str, data: Buffer, mode: PutMode, found: Object | None) -> str | None:
     """What became of a conditional put in doubt, given what is there now.
 
     Returns:

@@ -136,7 +136,7 @@ class Store:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._store().head(check_key(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object, atomically and durably. See `ObjectStore.put`.
 
         On a remote store an answer that was lost is looked for before anything is reported, so

@@ -45,7 +45,7 @@ from cordwood.log.format import Manifest, decode, encode
 from cordwood.log.log import Log
 from cordwood.log.options import Options
 from cordwood.log.reader import Limits
-from cordwood.store.api import PutMode
+from cordwood.store.api import Buffer, PutMode
 from cordwood.store.memory import MemoryStore
 from cordwood.store.retry import RetryingStore
 from cordwood.store.url import Store
@@ -117,14 +117,14 @@ class AuditedStore(MemoryStore):
             self._nodes[path] = self.needed(node["snapshots"] + node["fragments"])
         return self._nodes[path]
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object; a manifest is audited."""
         etag = await super().put(key, data, mode)
         index = manifest_index(key.removeprefix(f"{NAME}/"))
         if index is not None:
-            self._audit_chain(index, decode(Manifest, data, key))
+            self._audit_chain(index, decode(Manifest, bytes(data), key))
         elif key == f"{NAME}/{paths.MANIFEST}" and self._known is None:
-            self._audit_manifest(json.loads(data))
+            self._audit_manifest(json.loads(bytes(data)))
         return etag
 
     def _audit_chain(self, index: int, manifest: Manifest) -> None:

@@ -181,7 +181,7 @@ class CrashDisk(Disk):
         limit = len(file.data) if length is None else start + length
         return self.stat_of(inode), file.data[start:limit]
 
-    def write(self, path: str, data: bytes, mtime_ns: int) -> FileStat:
+    def write(self, path: str, data: Buffer, mtime_ns: int) -> FileStat:
         """See `Disk.write`. Four steps; one that fails leaves what the steps before it made."""
         folder, name = self._parent(path)
         if name in self._folder(folder).names:
@@ -190,9 +190,9 @@ class CrashDisk(Disk):
         file = _File()
         inode = self._add(file)
         self._change(folder, name, inode)
-        file.data = data[: len(data) // 2]  # what a failed write leaves
+        file.data = bytes(data[: len(data) // 2])  # what a failed write leaves
         self._step(path)
-        file.data = data
+        file.data = bytes(data)
         self._step(path)
         file.mtime_ns = mtime_ns
         self.sync_file(inode, path)

@@ -175,7 +175,7 @@ class FaultyStore:
         """Size, etag and time. See `ObjectStore.head`."""
         return await self._read("head", key, lambda: self._inner.head(key))
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object, or seem to. See `ObjectStore.put` and the table of faults."""
         plan = self._plan("put", self._write_faults)
         if plan.fault is Fault.CONFLICT and mode == "create":

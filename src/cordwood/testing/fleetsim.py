@@ -92,13 +92,13 @@ class Watcher:
         """Size, etag and time."""
         return await self._inner.head(key)
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write an object, then look whether the promise holds."""
         etag = await self._inner.put(key, data, mode)
         if key.startswith(PREFIX):
-            await self._see_dirty(key, data)
+            await self._see_dirty(key, bytes(data))
         else:
-            self._see_log(key, data)
+            self._see_log(key, bytes(data))
         return etag
 
     async def delete(self, keys: Iterable[str]) -> None:
@@ -428,7 +428,7 @@ class _Reporting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watcher, name)
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write; remember what is wrong."""
         try:
             return await self._watcher.put(key, data, mode)

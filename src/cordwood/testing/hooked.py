@@ -50,7 +50,7 @@ class Hooked:
         found: Meta = await self._through("head", key)
         return found
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object."""
         etag: str = await self._through("put", key, data, mode)
         return etag

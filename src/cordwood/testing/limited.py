@@ -44,7 +44,7 @@ class LimitedStore:
         await self._turn("read", key)
         return await self._inner.head(key)
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object. See `ObjectStore.put`."""
         await self._turn("write", key)
         return await self._inner.put(key, data, mode)

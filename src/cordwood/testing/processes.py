@@ -51,7 +51,7 @@ class Door:
         await self._open.wait()
         return answer
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write an object."""
         await self._open.wait()
         answer = await self._inner.put(key, data, mode)

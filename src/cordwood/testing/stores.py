@@ -187,6 +187,18 @@ class StoreTests:
         assert 0 == (await store.head("empty")).size_bytes
         assert b"" == await store.get_range("empty", 0, 10)
 
+    async def test_views(self, store: ObjectStore) -> None:
+        """Bytes may be put where they lie."""
+        room = bytearray(b"before " + bytes(range(256)) * 300 + b" behind")
+        shown = memoryview(room)[7:-7]
+        expected = bytes(shown)
+        await store.put("open", shown, "create")
+        await store.put("read-only", shown.toreadonly(), "create")
+        await store.put("wide", memoryview(expected).cast("I"), "create")
+        room[7:] = bytes(len(room) - 7)
+        for key in ("open", "read-only", "wide"):
+            assert (await store.get(key)).data == expected
+
     async def test_large_object(self, store: ObjectStore) -> None:
         """An object of several megabytes goes and comes back in one piece, in every mode."""
         data = bytes(range(256)) * (self.large_bytes // 256)

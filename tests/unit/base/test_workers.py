@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from cordwood.base import workers
-from cordwood.base.workers import Turns
+from cordwood.base.workers import Turns, in_worker, share
 
 
 async def test_everybody_gets_their_own_result_or_error():
@@ -199,3 +201,61 @@ async def test_a_function_that_stops_an_iteration_by_mistake_has_failed():
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         await Turns().take(stray)
+
+
+class TestShare:
+    """Work that several threads may do."""
+
+    @pytest.mark.parametrize("count", [0, 1, 2, 50])
+    def test_everything_is_done_once_and_in_order(self, count):
+        """Whoever did it."""
+        done = []
+
+        def work(number):
+            done.append(number)
+            return number * 2
+
+        assert [n * 2 for n in range(count)] == share([partial(work, n) for n in range(count)])
+        assert sorted(done) == list(range(count))
+
+    def test_two_at_a_time(self, monkeypatch):
+        """Where there are two cores, a second thread helps."""
+        monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(workers, "_pool", None)
+        both = threading.Barrier(2)
+        assert len(share([lambda: both.wait(10)] * 2)) == 2
+
+    @pytest.mark.parametrize("error", [IndexError("index"), ValueError("value")])
+    @pytest.mark.parametrize("place", [0, 1, 7])
+    def test_an_error_ends_it(self, error, place):
+        """It is told, whoever met it, when nobody works any more."""
+        running = []
+
+        def work(number):
+            running.append(number)
+            try:
+                if number == place:
+                    raise error
+                threading.Event().wait(0.001)
+            finally:
+                running.remove(number)
+
+        with pytest.raises(type(error), match=str(error)):
+            share([partial(work, n) for n in range(8)])
+        assert running == []
+
+    async def test_workers_that_share_do_not_wait_for_each_other(self):
+        """All of them at once, and each of them asks for help."""
+
+        def work(number):
+            return sum(share([partial(int, number)] * 20))
+
+        found = await asyncio.gather(*(in_worker(work, n) for n in range(40)))
+        assert found == [20 * n for n in range(40)]
+
+    def test_without_threads(self, monkeypatch):
+        """When the interpreter is about to end there are none to be had."""
+        pool = ThreadPoolExecutor(1)
+        pool.shutdown()
+        monkeypatch.setattr(workers, "_pool", pool)
+        assert share([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]

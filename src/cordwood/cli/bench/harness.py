@@ -190,14 +190,6 @@ def stopwatch() -> Iterator[Stopwatch]:
         watch.wall_s = SYSTEM_CLOCK.monotonic_s() - wall_s
 
 
-def best_of_both(
-    times: int, peer: Callable[[], object], ours: Callable[[], object]
-) -> tuple[float, float]:
-    """The least CPU seconds of each, taken in turn: what they cost when nobody disturbs them."""
-    watches = best_of(times, peer, ours)
-    return watches[0].cpu_s, watches[1].cpu_s
-
-
 def best_of(times: int, *works: Callable[[], object]) -> list[Stopwatch]:
     """The least CPU time and the least wall time of each, taken in turn."""
     best = [Stopwatch() for _ in works]

@@ -140,7 +140,7 @@ class Registers:
 
     # Writing.
 
-    async def put(self, key: str, data: bytes, mode: PutMode = "overwrite") -> str:
+    async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object. See `ObjectStore.put`."""
         if not _is_register(key) or not await self._asked.is_chain():
             return await self._inner.put(key, data, mode)
