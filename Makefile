@@ -29,9 +29,10 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/azurite/package-lock.j
 demo: setup ## Show the whole pipeline, from writers to a query, in a local directory
 	$(BIN)/cordwood demo
 
-# All tests that use Spark share one process, and one JVM (tests/conftest.py).
+# All tests that use Spark share one process, and one JVM (tests/conftest.py). Tests wait a quarter of
+# their time, for servers and killed processes: three processes keep two cores busy.
 test: setup ## Run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
 check-static: format lint types layers ## Format, lint, types, layers
 
