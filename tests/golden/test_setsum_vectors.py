@@ -70,7 +70,7 @@ def test_records_have_wal3s_setsum(start, stamp, bodies, expected):
     link = fragments.Link(
         "a" * 32, start, start + len(bodies), stamp, expected, "b" * 32, prev_setsum=ZERO
     )
-    data = fragments.encode(table, link, "snappy")
+    _, data = fragments.encode(table, "snappy", lambda _: (link, ""))
     read = fragments.decode(data, fragments.pointer(link, 1, len(data)))
     assert expected == Setsum.of_fragment(read).hexdigest()
 

@@ -50,36 +50,42 @@ async def in_worker(call: Callable[P, T | Steps[T]], *args: P.args, **kwargs: P.
 def share(calls: Iterable[Callable[[], T]]) -> list[T]:
     """Do all of these in this thread and in the workers that are free; what they return, in order.
 
-    Nobody is waited for who has not begun. So a worker may call this too: it never waits for one
-    that waits for it.
+    It ends when nobody works any more. Who does not begin in time is not waited for, so a worker
+    may call this too: none waits for one that waits for it.
     """
-    waiting = deque(enumerate(calls))
-    results: dict[int, T] = {}
+    outcomes: list[Future[T]] = []
+    waiting: deque[tuple[Callable[[], T], Future[T]]] = deque()
+    for call in calls:
+        outcomes.append(Future())
+        waiting.append((call, outcomes[-1]))
 
     def work() -> None:
-        try:
-            while True:
-                try:
-                    number, call = waiting.popleft()
-                except IndexError:
-                    return
-                results[number] = call()
-        except BaseException:
-            waiting.clear()  # Nobody asks for the rest.
-            raise
+        failure: BaseException | None = None
+        while True:
+            try:
+                call, outcome = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                if failure is None:
+                    outcome.set_result(call())
+                else:
+                    outcome.set_exception(failure)  # Nobody asks for the rest.
+            except BaseException as error:  # noqa: BLE001 - it is told below
+                failure = error
+                outcome.set_exception(error)
 
     helpers: list[Future[None]] = []
-    num_helpers = min(os.cpu_count() or 1, len(waiting)) - 1
-    with suppress(RuntimeError):  # The interpreter is about to end, and gives no thread.
+    num_helpers = min(os.cpu_count() or 1, len(outcomes)) - 1
+    # Without a thread to be had it is done here. What was handed in may still be begun by a worker
+    # that becomes free: so it is the outcomes that are waited for.
+    with suppress(RuntimeError):
         helpers.extend(_workers().submit(work) for _ in range(num_helpers))
-    try:
-        work()
-    finally:
-        begun = [helper for helper in helpers if not helper.cancel()]
-        wait(begun)
-    for helper in begun:
-        helper.result()
-    return [results[number] for number in range(len(results))]
+    work()
+    for helper in helpers:
+        helper.cancel()
+    wait(outcomes)
+    return [outcome.result() for outcome in outcomes]
 
 
 def _workers() -> ThreadPoolExecutor:

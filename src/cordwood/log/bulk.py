@@ -235,7 +235,7 @@ def _build(
         link = fragments.Link(upload_id, 0, len(content), at_us, setsum_hex, token.key, "")
         return link, footer_text(streams, setsum_hex)
 
-    link, data = fragments.sum_and_encode(table, compression, vouch)
+    link, data = fragments.encode(table, compression, vouch)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"an upload has {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",

@@ -108,7 +108,7 @@ def build(
         )
         return link, footer_text(streams, setsum_hex)
 
-    link, data = fragments.sum_and_encode(table, compression, vouch)
+    link, data = fragments.encode(table, compression, vouch)
     if len(data) > FRAGMENT_BYTES_MAX:
         raise LimitError(
             f"a batch makes a fragment of {len(data)} bytes, the limit is {FRAGMENT_BYTES_MAX}",

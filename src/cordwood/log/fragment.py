@@ -63,7 +63,9 @@ _STREAMS_ROOM = 2**16
 """Enough for any link, and for the filter of as many streams as have one."""
 
 _LARGE_BYTES = 2**20
-"""From this size a fragment is hashed and encoded at the same time, and hashed in such pieces."""
+"""From this size a fragment is hashed and encoded at the same time, in pieces of about as much."""
+
+_PIECE_RECORDS_MIN = 64
 
 LINK_KEY = b"cordwood"
 STREAMS_KEY = b"cordwood.streams"
@@ -105,7 +107,7 @@ def build_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-class Draft:
+class _Encoder:
     """A fragment that is being encoded: first its pages, then the footer that vouches for them."""
 
     def __init__(self, table: pa.Table, compression: Compression) -> None:
@@ -147,40 +149,33 @@ class Draft:
         return view.toreadonly() if 4 * len(view) >= 3 * self._room.size else bytes(view)
 
 
-def encode(table: pa.Table, link: Link, compression: Compression, streams: str = "") -> Buffer:
-    """The bytes of the fragment; `streams` is its filter."""
-    draft = Draft(table, compression)
-    draft.write_pages()
-    return draft.finish(link, streams)
-
-
-def sum_and_encode(
+def encode(
     table: pa.Table, compression: Compression, vouch: Callable[[str], tuple[Link, str]]
 ) -> tuple[Link, Buffer]:
-    """Hash the records of a fragment and encode them, at the same time if a core is free for it.
+    """The link and the bytes of a fragment; large ones are hashed and encoded at the same time.
 
     Args:
         table: the records.
         compression: of the pages.
         vouch: from the setsum to the link, and the filter of streams.
     """
-    draft = Draft(table, compression)
+    encoder = _Encoder(table, compression)
     if table.nbytes < _LARGE_BYTES:
-        draft.write_pages()
+        encoder.write_pages()
         setsum = Setsum.of_fragment(table)
     else:
-        work: list[Callable[[], Any]] = [draft.write_pages]
+        work: list[Callable[[], Any]] = [encoder.write_pages]
         work += [partial(Setsum.of_fragment, piece) for piece in _pieces(table)]
         setsum = sum(share(work)[1:], Setsum())
     link, streams = vouch(setsum.hexdigest())
-    return link, draft.finish(link, streams)
+    return link, encoder.finish(link, streams)
 
 
 def _pieces(table: pa.Table) -> list[pa.Table]:
-    """Parts to be hashed side by side; one, where hashing holds the interpreter."""
+    """Parts for the vector kernel to hash side by side, which keep all of its lanes busy."""
     if not has_vector_kernel():
         return [table]
-    rows = -(-table.num_rows * _LARGE_BYTES // table.nbytes)
+    rows = max(_PIECE_RECORDS_MIN, -(-table.num_rows * _LARGE_BYTES // table.nbytes))
     return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
 
 

@@ -96,7 +96,8 @@ class ObjectStore(Protocol):
     async def put(self, key: str, data: Buffer, mode: PutMode = "overwrite") -> str:
         """Write the object atomically and durably; the new etag. One request.
 
-        Nobody changes what a view shows before the call has ended; a read-only one is not copied.
+        A read-only view of bytes may be sent as it is, even after the call was cancelled: what it
+        shows never changes again.
 
         Raises:
             AlreadyExistsError: mode is `create` and the object is there.
@@ -135,9 +136,10 @@ class LocalReads(Protocol):
 
 
 def at_rest(data: Buffer) -> Buffer:
-    """The bytes to put, which nobody changes any more: a copy, unless they are read-only."""
+    """The bytes to put, which do not change any more: as they are if that was promised."""
     if isinstance(data, memoryview):
-        return data if data.readonly and data.c_contiguous and data.itemsize == 1 else bytes(data)
+        is_plain = data.ndim == 1 and data.format == "B" and data.c_contiguous
+        return data if is_plain and data.readonly else bytes(data)
     return bytes(data)
 
 

@@ -173,7 +173,7 @@ class HedgedStore:
 
         async def find_ours() -> str | None:
             found = await self._inner.get(key)
-            return found.etag if found.data == data else None
+            return found.etag if found.data == bytes(data) else None
 
         answers, errors = await self._race(
             (what, _size_class(len(data))),

@@ -243,7 +243,7 @@ def settle(key: str, data: Buffer, mode: PutMode, found: Object | None) -> str |
         AlreadyExistsError: another object took a create's key.
         UncertainError: the object of a Match moved on, perhaps by way of ours.
     """
-    if found is not None and found.data == data:
+    if found is not None and found.data == bytes(data):
         return found.etag
     if mode == "create":
         if found is None:

@@ -31,6 +31,7 @@ from cordwood.store.api import (
     ObjectStore,
     PutMode,
     ServerCopies,
+    at_rest,
     check_key,
 )
 from cordwood.store.directory import DirectoryStore
@@ -143,7 +144,7 @@ class Store:
         besides the contract's errors there is `UncertainError`: see `RetryingStore.put`.
         """
         _check_put(check_key(key), data, mode)
-        return await self._store().put(key, data, mode)
+        return await self._store().put(key, at_rest(data), mode)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. See `ObjectStore.delete`."""

@@ -195,8 +195,10 @@ class StoreTests:
         await store.put("open", shown, "create")
         await store.put("read-only", shown.toreadonly(), "create")
         await store.put("wide", memoryview(expected).cast("I"), "create")
+        await store.put("signed", memoryview(expected).cast("b"), "create")
+        await store.put("square", memoryview(expected).cast("B", (300, 256)), "create")
         room[7:] = bytes(len(room) - 7)
-        for key in ("open", "read-only", "wide"):
+        for key in ("open", "read-only", "wide", "signed", "square"):
             assert (await store.get(key)).data == expected
 
     async def test_large_object(self, store: ObjectStore) -> None:

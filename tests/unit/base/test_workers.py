@@ -253,6 +253,27 @@ class TestShare:
         found = await asyncio.gather(*(in_worker(work, n) for n in range(40)))
         assert found == [20 * n for n in range(40)]
 
+    @pytest.mark.parametrize("count", [8, 9])
+    def test_a_thread_that_cannot_be_started(self, monkeypatch, count):
+        """What was handed in all the same is begun later, by another one, and waited for."""
+        pool, begun, may_go = ThreadPoolExecutor(2), threading.Event(), threading.Event()
+        pool.submit(lambda: (begun.set(), may_go.wait(10)))
+        assert begun.wait(10)
+
+        def refuse():
+            raise RuntimeError("can't start new thread")
+
+        def work(number):
+            may_go.set()
+            threading.Event().wait(0.01)
+            return number
+
+        monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(workers, "_pool", pool)
+        monkeypatch.setattr(pool, "_adjust_thread_count", refuse)
+        assert list(range(count)) == share([partial(work, n) for n in range(count)])
+        pool.shutdown()
+
     def test_without_threads(self, monkeypatch):
         """When the interpreter is about to end there are none to be had."""
         pool = ThreadPoolExecutor(1)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordwood.base import kernels
 from cordwood.base.errors import Code, CorruptionError
 from cordwood.base.setsum import Setsum
 from cordwood.log import fragment as fragments
@@ -48,7 +49,8 @@ def make(content=None, start=1, seq_no=1, compression="snappy", claims=None):
         prev_id="b" * 32,
         prev_setsum=ZERO,
     )
-    data = fragments.encode(table, msgspec.structs.replace(link, **claims or {}), compression)
+    link = msgspec.structs.replace(link, **claims or {})
+    _, data = fragments.encode(table, compression, lambda _: (link, ""))
     return fragments.pointer(link, seq_no, len(data)), data
 
 
@@ -111,7 +113,7 @@ def test_any_bodies_come_back(bodies, start, stamp, compression):
     table = fragments.build_table(content_of_bodies(bodies), start, stamp)
     setsum = Setsum.of_fragment(table).hexdigest()
     link = fragments.Link("a" * 32, start, start + len(bodies), stamp, setsum, "b" * 32, ZERO)
-    data = fragments.encode(table, link, compression)
+    _, data = fragments.encode(table, compression, lambda _: (link, ""))
     pointer = fragments.pointer(link, 1, len(data))
     assert table.to_pydict() == fragments.decode(data, pointer).to_pydict()
     inspected, found = fragments.inspect(data, "slot")
@@ -543,3 +545,28 @@ def test_a_relative_fragment_in_a_slot_is_never_adopted():
     # EVIDENCE-OF: G-20
     data = parquet(relative_table())
     assert fragments.foreign_pointer(fragments.inspect(data, "slot")[0], 1, len(data)) is None
+
+
+@pytest.mark.parametrize("count", [3_000, 40, 2])
+@pytest.mark.parametrize("kernel", ["numba", "hashlib"])
+def test_a_large_fragment_is_hashed_in_pieces(kernel, count):
+    """By several threads, with the same sum and the same bytes."""
+    if kernel == "numba":
+        pytest.importorskip("numba")
+    bodies = [bytes([n % 256]) * (3 * 2**20 // count) for n in range(count)]
+    table = fragments.build_table(content_of_bodies(bodies), 1, STAMP)
+
+    def vouch(setsum):
+        return fragments.Link("a" * 32, 1, count + 1, STAMP, setsum, "b" * 32, ZERO), ""
+
+    before = kernels.use_kernel(kernel)
+    try:
+        link, data = fragments.encode(table, "none", vouch)
+    finally:
+        kernels.use_kernel(before)
+    assert link.setsum == Setsum.of_fragment(table).hexdigest()
+    assert isinstance(data, memoryview)
+    assert data.readonly
+    pointer = fragments.pointer(link, 1, len(data))
+    fragments.check(data, pointer)
+    assert fragments.decode(data, pointer).column("body").to_pylist() == bodies

@@ -50,7 +50,7 @@ def make(content, compression="none"):
     table = fragments.build_table(content, 7, STAMP)
     setsum = Setsum.of_fragment(table).hexdigest()
     link = fragments.Link("a" * 32, 7, 7 + len(content), STAMP, setsum, "b" * 32, ZERO)
-    data = fragments.encode(table, link, compression)
+    _, data = fragments.encode(table, compression, lambda _: (link, ""))
     return fragments.pointer(link, 1, len(data)), data
 
 
