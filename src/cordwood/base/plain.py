@@ -4,7 +4,7 @@ For a short record hashlib takes more time beside the hashing than for it, and e
 Python costs a twentieth of that. So there is one way for each kind of value::
 
     all of one size     copied into a strip, each behind its head, a thousand at a time: no object
-                        is made per record, and hashlib is called once
+                        is made of it, and hashlib is given it in one piece
     short               joined to their heads by Arrow, one object per record
     long                hashed where they lie, after their heads
 
@@ -140,6 +140,11 @@ class _Total:
         if self._num_bytes >= _CHUNK_RECORDS * 32:
             self._add_up()
 
+    def add_all(self, other: _Total) -> None:
+        """All that was added to another one."""
+        other._add_up()
+        self._sums += other._sums
+
     def columns(self) -> list[int]:
         """Of all that was added."""
         self._add_up()
@@ -217,7 +222,7 @@ class _Strip:
             return False
         values = np.ndarray(count, self._values.dtype, content, gap, pitch)
         lengths = np.ndarray(count if gap else 0, "<u4", content, 0, pitch)
-        digests: list[bytes] = []
+        part = _Total()
         for start in range(0, count, self._num):
             rows = slice(start, start + self._num)
             num = len(heads[rows])
@@ -225,8 +230,8 @@ class _Strip:
             self._heads[:num] = heads[rows]
             if (lengths[rows] != self._size).any():
                 return False
-            digests.append(_hash_items(self._items[:num]))
-        total.add(digests)
+            part.add([_hash_items(self._items[:num])])
+        total.add_all(part)
         return True
 
 

@@ -8,9 +8,12 @@ little-endian) and its bytes::
                                                 2 size of the values   3 the same, compressed
                                                 5 { 1 number of values  2 encoding: 0, plain … }
 
+Where they lie is in the file's footer, of the same protocol. pyarrow is not asked: it ends the
+process over some of what a forged footer may say of a column, which no reader of the records does.
+
 Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding.
 In any other case, and where it is cheaper, the answer is `UnusualError`, and the caller decodes the
-file as every reader does.
+file as every reader does; so he does if the sum is not the one he expects.
 """
 
 from __future__ import annotations
@@ -29,7 +32,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.parquet as pq
 
-_CODECS = ("zstd", "lz4_raw", "snappy")
+_CODECS = {0: None, 1: "snappy", 6: "zstd"}
+"""By their numbers. lz4 is left to the decoder: of a page that ends too soon pyarrow gives the rest
+as it found it in memory, and neither the page nor pyarrow tells its length."""
+_BODY_PATH = b"\x19\x18\x04body"
+"""The name of a column, in what is said of it: field 3, a list of one text."""
+_FIELDS_LAST = 11
 _HEADER_BYTES_MAX = 256
 _PAGE_BYTES_MAX = 2**30
 _NESTED_MAX = 4
@@ -44,7 +52,7 @@ class Bodies:
     """The bodies of a fragment, found and not yet hashed."""
 
     data: npt.NDArray[np.uint8]
-    chunk: Any
+    column: Column
     offsets: npt.NDArray[np.uint64]
     timestamps: npt.NDArray[np.uint64]
 
@@ -67,7 +75,17 @@ class Bodies:
         Raises:
             UnusualError: the fragment must be decoded instead.
         """
-        return cls(data, _body_chunk(file), offsets, timestamps)
+        metadata = file.metadata
+        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        if metadata.num_row_groups != 1 or names.count("body") != 1:
+            raise UnusualError("not one row group with one body")
+        body = metadata.schema.column(names.index("body"))
+        if (body.max_definition_level, body.max_repetition_level) != (0, 0):
+            raise UnusualError("a body may be null")
+        column = Column.of_body(data)
+        if column.num_values != len(offsets):
+            raise UnusualError("not one body for each offset")
+        return cls(data, column, offsets, timestamps)
 
     def sum(self) -> Setsum:
         """The setsum of the records.
@@ -75,19 +93,47 @@ class Bodies:
         Raises:
             UnusualError: the fragment must be decoded instead.
         """
-        pages = _pages(self.data, self.chunk)
+        pages = _pages(self.data, self.column)
         sums = sum_pages(self.offsets, self.timestamps, pages, self.data.size)
         if sums is None:
             raise UnusualError("pages that do not hold what they should, or cheaper to decode")
         return Setsum.of_columns(sums)
 
 
-def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the footer says of the bodies."""
+
+    codec: str | None
+    num_values: int
+    start: int
+    end: int
+
+    @classmethod
+    def of_body(cls, data: npt.NDArray[np.uint8]) -> Self:
+        """In a file that has one column of that name, and is a Parquet file."""
+        length = int.from_bytes(data[-8:-4].tobytes(), "little")
+        footer = data[max(0, data.size - 8 - length) : -8].tobytes()
+        at = footer.find(_BODY_PATH)
+        if at < 0 or footer.find(_BODY_PATH, at + 1) >= 0:
+            raise UnusualError("no body, or several")
+        try:
+            fields, _ = _structure(footer, at + len(_BODY_PATH), 0, number=3, last=_FIELDS_LAST)
+            codec, num_values = _CODECS[fields[4]], fields[5]
+            start, end = fields[9], fields[9] + fields[7]
+        except (IndexError, KeyError, TypeError) as error:
+            raise UnusualError("a footer") from error
+        if 11 in fields or start < 4 or not start <= end <= data.size:
+            raise UnusualError("a dictionary, or pages outside the file")
+        return cls(codec, num_values, start, end)
+
+
+def _pages(
+    data: npt.NDArray[np.uint8], column: Column
+) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """The values of each page, not compressed, and how many they are."""
-    codec = _Codec()
-    at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
-    if at < 4 or end > data.size:
-        raise UnusualError("the pages lie outside the file")
+    codec = None if column.codec is None else pa.Codec(column.codec)
+    at, end = column.start, column.end
     header, count, size, stored = b"", 0, 0, 0
     while at < end:
         if not header or data[at : at + len(header)].tobytes() != header:  # most are all the same
@@ -95,46 +141,20 @@ def _pages(data: npt.NDArray[np.uint8], chunk: Any) -> Iterator[tuple[npt.NDArra
             count, size, stored, header_bytes = _header(some)
             header = some[:header_bytes]
         start, at = at + len(header), at + len(header) + stored
-        if at > end or size > _PAGE_BYTES_MAX:
-            raise UnusualError("a page is larger than its column")
+        is_plain = codec is None and size == stored
+        if at > end or size > _PAGE_BYTES_MAX or not (is_plain or codec):
+            raise UnusualError("a page is larger than its column, or than its header says")
         page = data[start:at]
-        yield page if size == stored else codec.decompress(page, size), count
+        yield page if codec is None else _decompress(codec, page, size), count
 
 
-def _body_chunk(file: pq.ParquetFile) -> Any:
-    """What the footer says of the one column chunk of bodies."""
-    metadata = file.metadata
-    places = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "body"]
-    if metadata.num_row_groups != 1 or len(places) != 1:
-        raise UnusualError("not one row group with one body")
-    column = metadata.schema.column(places[0])
-    chunk = metadata.row_group(0).column(places[0])
-    if (column.max_definition_level, column.max_repetition_level) != (0, 0):
-        raise UnusualError("a body may be null")
-    if chunk.physical_type != "BYTE_ARRAY" or chunk.has_dictionary_page:
-        raise UnusualError("bodies are not plain")
-    return chunk
-
-
-class _Codec:
-    """What the pages of a file are compressed with.
-
-    The footer names it, but pyarrow ends the process when it is asked for the name of one that it
-    does not know. So they are tried: what comes of the wrong one fits neither lengths nor setsum.
-    """
-
-    def __init__(self) -> None:
-        self._codecs: list[pa.Codec] = []
-
-    def decompress(self, page: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-        for codec in self._codecs or map(pa.Codec, _CODECS):
-            try:
-                content = np.frombuffer(codec.decompress(page, size), np.uint8)
-            except (pa.ArrowException, OSError, ValueError):
-                continue
-            self._codecs = [codec]
-            return content
-        raise UnusualError("a page is damaged, or compressed in another way")
+def _decompress(codec: pa.Codec, page: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    try:
+        if codec.name == "snappy" and _varint(page[:5].tobytes(), 0)[0] != size:
+            raise UnusualError("a page of another length")
+        return np.frombuffer(codec.decompress(page, size), np.uint8)
+    except (pa.ArrowException, IndexError, OSError, ValueError) as error:
+        raise UnusualError(str(error)) from error
 
 
 def _header(data: bytes) -> tuple[int, int, int, int]:
@@ -144,19 +164,26 @@ def _header(data: bytes) -> tuple[int, int, int, int]:
         inner = fields[5]
         plain = fields[1] == 0 and inner[2] == 0
         count, size, stored = inner[1], fields[2], fields[3]
+        is_sound = plain and min(count, size, stored) >= 0
     except (IndexError, KeyError, TypeError) as error:
         raise UnusualError("a page header") from error
-    if not plain or min(count, size, stored) < 0:
+    if not is_sound:
         raise UnusualError("a page is not plain")
     return count, size, stored, at
 
 
-def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """The fields of a Thrift structure by number, and where it ends."""
+def _structure(
+    data: bytes, at: int, depth: int, *, number: int = 0, last: int = 2**15
+) -> tuple[dict[int, Any], int]:
+    """The fields of a Thrift structure by number, those behind `number` and up to `last`.
+
+    And where they end.
+    """
     fields: dict[int, Any] = {}
-    number = 0
     while data[at]:
         step, kind = divmod(data[at], 16)
+        if number + step > last:
+            break
         at += 1
         if not step:
             raise UnusualError("a page header with fields out of order")

@@ -18,6 +18,7 @@ from cordwood.base.clock import SYSTEM_CLOCK, Entropy
 from cordwood.log.chain.options import Protocol
 from cordwood.log.log import Log
 from cordwood.log.options import Options
+from cordwood.store.url import Store
 
 LIFE_MIN_S = 0.05
 LIFE_MAX_S = 0.6
@@ -87,6 +88,9 @@ async def _account(url: str, kills: int, acknowledged: dict[str, int]) -> Accoun
 
 
 async def _child(url: str, life: str) -> None:
+    # What the first append imports takes longer than a life, on a busy machine.
+    async with Log(Store("memory:"), "warm").writer(create=True) as writer:
+        await writer.append(b"")
     number = 0
     options = Options(batch_bytes=40, batch_interval_s=0.001)
     async with Log.from_url(url).writer(create=True, options=options) as writer:

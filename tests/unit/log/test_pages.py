@@ -23,6 +23,7 @@ from cordwood.log.records import content_of_bodies, content_of_rows
 
 STAMP = 1_234_567_890_123_456
 COMPRESSIONS = ["none", "snappy", "lz4", "zstd"]
+IN_PLACE = ["none", "snappy", "zstd"]
 
 
 @pytest.fixture(autouse=True, params=["numba", "hashlib"])
@@ -62,7 +63,7 @@ def mixed_bodies(count, size_max, seed=1):
 
 @pytest.mark.usefixtures("never_decoded")
 @pytest.mark.parametrize("kernel", ["numba"], indirect=True)
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", IN_PLACE)
 @pytest.mark.parametrize(
     "bodies",
     [
@@ -84,7 +85,7 @@ def test_a_whole_fragment_passes_without_being_decoded(bodies, compression):
 
 @pytest.mark.usefixtures("never_decoded")
 @pytest.mark.parametrize("kernel", ["hashlib"], indirect=True)
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", IN_PLACE)
 @pytest.mark.parametrize(
     "bodies",
     [[b"x" * 136] * 20, [b"y" * 1000] * 4_000, mixed_bodies(4_000, 3_000)],
@@ -124,13 +125,43 @@ def test_no_footer_does_harm(compression):
     pointer, data = make(content_of_bodies([b"one" * 20, b"two" * 20] * 40), compression)
     length = int.from_bytes(data[-8:-4], "little")
     for place in range(len(data) - 8 - length, len(data) - 8):
-        for flipped in (1, 2, 16, 127, 255):
+        for value in {*(data[place] ^ flipped for flipped in (1, 2, 16, 127, 255)), 0, 0x24, 40}:
             forged = bytearray(data)
-            forged[place] ^= flipped
+            forged[place] = value
             whole = sealed(bytes(forged))
             if whole is not None:
                 with suppress(CorruptionError):
                     fragments.check(whole, pointer)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+def test_a_page_that_ends_too_soon_is_found(compression):
+    """Though its checksum was made to hold, and memory may hold what is missing."""
+    pointer, data = make(content_of_bodies([b"x" * 100] * 400), compression)
+    column = pages.Column.of_body(np.frombuffer(data, np.uint8))
+    *_, header_bytes = pages._header(data[column.start : column.start + 256])
+    page = data[column.start + header_bytes : column.end]
+    codec = pa.Codec(compression)
+    short = codec.compress(codec.decompress(page, 41_600)[:4_000], asbytes=True)
+    forged = sealed(data.replace(page, short + bytes(len(page) - len(short))))
+    for _ in range(3):
+        fragments.check(data, pointer)
+        with pytest.raises(CorruptionError):
+            fragments.check(forged, pointer)
+
+
+def test_a_header_with_a_text_for_a_number_is_unusual():
+    """Or with a structure."""
+    for wrong in ("18", "1c"):
+        with pytest.raises(pages.UnusualError):
+            pages._header(bytes.fromhex(f"1500{wrong}0015022c150215000000"))
+
+
+def test_what_a_reader_finds_has_the_last_word(monkeypatch):
+    """If the sum of the bodies where they lie is another one, the fragment is decoded."""
+    pointer, data = make(content_of_bodies([b"one", b"two"]))
+    monkeypatch.setattr(pages.Bodies, "sum", lambda _: Setsum.of_columns([1] * 8))
+    fragments.check(data, pointer)
 
 
 def test_other_lengths_are_found():
