@@ -66,6 +66,7 @@ crash: setup ## Kill writers (KILLS times, 200), producers, users of a volume, S
 	$(BIN)/python tools/play_bank.py
 	$(BIN)/python tools/kill_stream.py
 	$(BIN)/python tools/write_many.py --kill
+	CORDWOOD_STRIDE=1 $(BIN)/python -m pytest -n 2 tests/crash/test_index_power_cut.py
 
 stress: setup ## Put logs under load, with kills, for SECONDS (120), and check every record
 	$(BIN)/cordwood log stress --seconds $(SECONDS) --kill

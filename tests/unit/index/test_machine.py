@@ -279,11 +279,11 @@ class TestShelf(ShelfMachine.TestCase):
 class TestFolderForLong(Machine.TestCase):
     """In a folder, at length."""
 
-    settings = settings(QUICK, max_examples=100, stateful_step_count=60)
+    settings = settings(QUICK, max_examples=50, stateful_step_count=60)
 
 
 @pytest.mark.slow
 class TestShelfForLong(ShelfMachine.TestCase):
     """On a store, at length."""
 
-    settings = settings(QUICK, max_examples=80, stateful_step_count=40)
+    settings = settings(QUICK, max_examples=40, stateful_step_count=40)

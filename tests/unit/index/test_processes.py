@@ -281,4 +281,4 @@ class TestProcesses(Machine.TestCase):
 class TestProcessesForLong(Machine.TestCase):
     """Many."""
 
-    settings = settings(QUICK, max_examples=10, stateful_step_count=50)
+    settings = settings(QUICK, max_examples=6, stateful_step_count=50)
