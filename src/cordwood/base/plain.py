@@ -45,6 +45,9 @@ _STRIP_BYTES = 2**21
 """How much is copied at once: enough that what is done for each strip does not count, little enough
 that what was copied is still near when it is hashed."""
 
+_STRIPS_MAX = 64
+"""Strips between two sums, so that memory stays bounded."""
+
 _SPARE = threading.local()
 """The strip that this thread used last: to make one takes half a hundredth of hashing 8 MiB."""
 
@@ -142,7 +145,8 @@ class _Total:
 
     def add_all(self, other: _Total) -> None:
         """All that was added to another one."""
-        other._add_up()
+        if other._waiting:
+            other._add_up()
         self._sums += other._sums
 
     def columns(self) -> list[int]:
@@ -222,7 +226,7 @@ class _Strip:
             return False
         values = np.ndarray(count, self._values.dtype, content, gap, pitch)
         lengths = np.ndarray(count if gap else 0, "<u4", content, 0, pitch)
-        part = _Total()
+        part, digests = _Total(), []
         for start in range(0, count, self._num):
             rows = slice(start, start + self._num)
             num = len(heads[rows])
@@ -230,8 +234,12 @@ class _Strip:
             self._heads[:num] = heads[rows]
             if (lengths[rows] != self._size).any():
                 return False
-            part.add([_hash_items(self._items[:num])])
+            digests.append(_hash_items(self._items[:num]))
+            if len(digests) == _STRIPS_MAX:
+                part.add(digests)
+                digests = []
         total.add_all(part)
+        total.add(digests)
         return True
 
 

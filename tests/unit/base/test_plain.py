@@ -54,6 +54,7 @@ SIZES = {
     "as long as may be copied": [2048] * 20,
     "longer": [2049] * 20,
     "more than a chunk": [1] * 9_000,
+    "more strips than wait for a sum": [1] * 140_000,
     "short": [*range(60)] * 3,
     "long": [1500, 1600, 1700] * 9,
     "more than a chunk, of two sizes": [1, 2] * 5_000,
@@ -92,6 +93,7 @@ COPIED = {
     "a kilobyte",
     "as long as may be copied",
     "more than a chunk",
+    "more strips than wait for a sum",
 }
 
 
