@@ -67,6 +67,7 @@ _LARGE_BYTES = 2**20
 """From this size a fragment is hashed and encoded at the same time, in pieces of about as much."""
 
 _PIECE_RECORDS_MIN = 64
+"""Fewer would leave lanes of the vector kernel empty."""
 
 LINK_KEY = b"cordwood"
 STREAMS_KEY = b"cordwood.streams"
@@ -173,7 +174,7 @@ def encode(
 
 
 def _pieces(table: pa.Table) -> list[pa.Table]:
-    """Parts for the vector kernel to hash side by side, which keep all of its lanes busy."""
+    """Parts that the vector kernel hashes side by side; all of it for hashlib."""
     if not has_vector_kernel():
         return [table]
     rows = max(_PIECE_RECORDS_MIN, -(-table.num_rows * _LARGE_BYTES // table.nbytes))

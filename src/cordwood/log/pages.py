@@ -38,6 +38,7 @@ as it found it in memory, and neither the page nor pyarrow tells its length."""
 _BODY_PATH = b"\x19\x18\x04body"
 """The name of a column, in what is said of it: field 3, a list of one text."""
 _FIELDS_LAST = 11
+"""The place of a dictionary, which ours have not. What follows is of no use here."""
 _HEADER_BYTES_MAX = 256
 _PAGE_BYTES_MAX = 2**30
 _NESTED_MAX = 4
@@ -141,9 +142,10 @@ def _pages(
             count, size, stored, header_bytes = _header(some)
             header = some[:header_bytes]
         start, at = at + len(header), at + len(header) + stored
-        is_plain = codec is None and size == stored
-        if at > end or size > _PAGE_BYTES_MAX or not (is_plain or codec):
-            raise UnusualError("a page is larger than its column, or than its header says")
+        if at > end or size > _PAGE_BYTES_MAX:
+            raise UnusualError("a page is larger than its column")
+        if codec is None and size != stored:
+            raise UnusualError("a page has another size than its header says")
         page = data[start:at]
         yield page if codec is None else _decompress(codec, page, size), count
 
