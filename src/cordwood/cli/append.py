@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
 import click
@@ -122,7 +123,12 @@ class Outcome:
 
 
 class _Stream:
-    """The way of the lines from one thread to the other."""
+    """The way of the lines from one thread to the other.
+
+    Ctrl-C may end a call of the reading thread anywhere, also between taking a lock and the block
+    that would release it. So they share no lock of Python's: only queues, whose calls are done or
+    not done, and attributes that one of the two writes.
+    """
 
     def __init__(self, write: Callable[[Block], int]) -> None:
         """`write` appends a block and returns its first offset, once it is durable."""
@@ -131,51 +137,64 @@ class _Stream:
         """What the writer was given last, unless it is durable."""
         self.error: BaseException | None = None
         self._write = write
-        self._gathered = Block()
-        self._is_complete = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="cordwood-append", daemon=True)
-        self._thread.start()
+        self._lines: SimpleQueue[tuple[Line, int] | None] = SimpleQueue()
+        """Each with its bytes; None is the end."""
+        self._handed_bytes = 0
+        self._taken_bytes = 0
+        self._is_stopped = False
+        self._is_over = False
+        self._news: SimpleQueue[None] = SimpleQueue()
+        """Something whenever a block was taken, and when it is over: a reason to look again."""
+        threading.Thread(target=self._run, name="cordwood-append", daemon=True).start()
 
     def put(self, line: Line) -> bool:
         """Hand over a line, when there is room for it; False if a line before it has failed."""
         num_bytes = len(line.body) + len(line.key or b"") + LINE_BYTES
-        with self._changed:
-            while self._gathered.bodies and self._gathered.num_bytes + num_bytes > BLOCK_BYTES:
-                if self.error is not None:
-                    return False
-                self._changed.wait()
-            if not self._gathered.bodies:
-                self._changed.notify_all()
-            self._gathered.add(line, num_bytes)
-            return self.error is None
+        while not self._is_over and self._is_too_much(num_bytes):
+            self._news.get()
+        self._handed_bytes += num_bytes
+        self._lines.put((line, num_bytes))
+        return self.error is None
 
     def end(self, *, at_once: bool = False) -> None:
         """Wait until every line is durable or one has failed; `at_once`: those flying now."""
-        with self._changed:
-            if at_once:
-                self._gathered = Block()
-            self._is_complete = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._is_stopped = at_once
+        self._lines.put(None)
+        # Not `Thread.join`: once interrupted, it takes the thread for dead.
+        while not self._is_over:
+            self._news.get()
+
+    def _is_too_much(self, num_bytes: int) -> bool:
+        waiting = self._handed_bytes - self._taken_bytes
+        return waiting > 0 and waiting + num_bytes > BLOCK_BYTES
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._gathered.bodies or self._is_complete)
-                if not self._gathered.bodies:
-                    return
-                self.flying, self._gathered = self._gathered, Block()
-                self._changed.notify_all()
-            try:
-                offset = self._write(self.flying)
-            except BaseException as error:  # noqa: BLE001 - told by the thread that reads
-                with self._changed:
-                    self.error = error
-                    self._changed.notify_all()
-                return
-            self.durable.add(offset, self.flying)
-            self.flying = None
+        try:
+            while (block := self._next()) is not None:
+                self.flying = block
+                self.durable.add(self._write(block), block)
+                self.flying = None
+        except BaseException as error:  # noqa: BLE001 - told by the thread that reads
+            self.error = error
+        self._is_over = True
+        self._news.put(None)
+
+    def _next(self) -> Block | None:
+        """Wait for a line, and take it with all that have gathered; None at the end."""
+        block = Block()
+        item = self._lines.get()
+        while item is not None:
+            block.add(*item)
+            if self._lines.empty():
+                break
+            item = self._lines.get()
+        else:
+            self._lines.put(None)  # To be found again once this block is durable.
+        if self._is_stopped or not block.bodies:
+            return None
+        self._taken_bytes += block.num_bytes  # Only now: what is taken meanwhile stays bounded.
+        self._news.put(None)
+        return block
 
 
 def append_lines(write: Callable[[Block], int], lines: Iterable[Line]) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -172,6 +173,27 @@ class TestStream:
         assert outcome.is_abandoned
         assert isinstance(outcome.error, KeyboardInterrupt)
         assert (1, 1) == outcome.doubt
+
+    def test_stopped_at_any_moment(self, small_blocks):
+        """Wherever Ctrl-C finds the reading thread, the wait for what is under way has an end."""
+
+        def lines(delay_s):
+            # A second one, much later, would end a wait that has no end.
+            signal.setitimer(signal.ITIMER_REAL, delay_s, PATIENCE_S)
+            yield from (Line(number, b"x") for number in itertools.count(1))
+
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for nth in range(300):
+                outcome = append_lines(lambda block: block.first_line, lines(1e-4 + nth * 1e-5))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert not outcome.is_abandoned
+                assert isinstance(outcome.error, KeyboardInterrupt)
+                assert outcome.doubt is None
+                assert outcome.durable.lines == outcome.durable.records
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def test_a_full_queue_is_waited_for(run, url, monkeypatch):
