@@ -101,6 +101,7 @@ class Fleet:
                 writer.flush()
             finally:
                 self._run(used.__aexit__(None, None, None))
+        writer.check_answers()
 
     def append(
         self,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -43,8 +41,8 @@ from cordwood.log.recovery import BeforeNaming
 from cordwood.log.roll import Stream
 from cordwood.log.scrub import Progress, ScrubReport
 from cordwood.store.url import Store
-
-T = TypeVar("T")
+from cordwood.sync.answers import Answer, Failures
+from cordwood.sync.iterate import blocking
 
 HANDED_BYTES_MAX = 4 * 2**20
 """How far `append_soon` runs ahead of the loop; the rest of what is under way is in the queue."""
@@ -371,6 +369,7 @@ class Writer:
         self._handed_bytes = 0
         """What `append_soon` has handed to the loop and the writer has not taken yet."""
         self._taken = threading.Condition()
+        self._failures = Failures()
 
     @property
     def is_open(self) -> bool:
@@ -383,14 +382,23 @@ class Writer:
         return self
 
     def close(self) -> None:
-        """Wait until everything appended is durable; then no more is taken."""
-        self._home().run(self._after_all(self._writer.close))
+        """Wait until everything appended is durable; then no more is taken.
+
+        Raises:
+            CordwoodError: what `append_soon` took was not appended, and nobody has asked its
+                future. The writer is closed all the same.
+        """
+        self._close()
+        self.check_answers()
 
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._close()
 
     def append(
         self,
@@ -420,7 +428,8 @@ class Writer:
         raise because the queue is full, this waits for room, in the caller's thread.
 
         A record that fails does not hold up those after it. Whoever must not have a record without
-        the ones before it waits for their offsets first, or appends them as one batch.
+        the ones before it waits for their offsets first, or appends them as one batch. A failure
+        that nobody has asked the future for is raised by `close`, at the end of the `with` block.
 
         Raises:
             InvalidInputError, LimitError: as `append` does, but for a full queue. Whatever else
@@ -431,16 +440,21 @@ class Writer:
         home = self._home()
         home.check_outside()
         self._wait_for_the_loop(num_bytes)
-        answer: Future[int] = Future()
+        answer = Answer()
+
+        def known(done: asyncio.Future[int]) -> None:
+            answer.follow(done)
+            self._failures.add(answer)
 
         async def take() -> None:
             try:
                 async with self._turn:
                     taken = await self._when_there_is_room(body, fields)
-                taken.add_done_callback(lambda done: _pass_on(done, answer))
+                taken.add_done_callback(known)
             except BaseException as error:  # noqa: BLE001 - whatever it was, the caller must hear
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(error)
+                    self._failures.add(answer)
             finally:
                 with self._taken:
                     self._handed_bytes -= num_bytes
@@ -453,6 +467,13 @@ class Writer:
     def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
         self._home().run(self._after_all(self._writer.flush))
+
+    def check_answers(self) -> None:
+        """Raise the first failure of an `append_soon` that nobody has asked its future for."""
+        self._failures.tell()
+
+    def _close(self) -> None:
+        self._home().run(self._after_all(self._writer.close))
 
     def _append(self, append: Callable[[], asyncio.Future[int]]) -> int:
         async def work() -> int:
@@ -565,36 +586,3 @@ class Reader:
     def offset_at(self, time_us: int) -> int:
         """The first offset stamped at `time_us` or later; the next offset if there is none."""
         return portal.current().run(self._reader.offset_at(time_us))
-
-
-def _pass_on(done: asyncio.Future[int], answer: Future[int]) -> None:
-    """Tell a thread what the loop was told, unless it gave up the answer."""
-    if not answer.set_running_or_notify_cancel():
-        done.exception()  # Seen: the loop need not report an error that nobody wants.
-    elif (error := done.exception()) is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(done.result())
-
-
-@contextmanager
-def blocking(items: AsyncGenerator[T, None]) -> Iterator[Iterator[T]]:
-    """An async generator as a plain iterator, closed on the loop it ran on."""
-    home = portal.current()
-    end = object()
-
-    async def following() -> Any:
-        return await anext(items, end)
-
-    def iterate() -> Iterator[T]:
-        while (item := portal.check_same(home, "this iterator").run(following())) is not end:
-            yield item
-
-    try:
-        yield iterate()
-    finally:
-        # At the end of the program the loop's thread no longer runs: nothing can be waited for. And
-        # in that thread itself Python frees an iterator that was dropped: the loop closes what is
-        # behind it.
-        if not sys.is_finalizing() and home is portal.current() and not home.is_here:
-            home.run(items.aclose())

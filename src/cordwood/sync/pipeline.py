@@ -35,7 +35,8 @@ from cordwood.pipeline.scrub import Scrubbed
 from cordwood.pipeline.table import ORPHAN_S, SweepReport
 from cordwood.pipeline.tabledoc import Keyless, Mode, TableDoc
 from cordwood.store.url import Store
-from cordwood.sync.log import Log, blocking
+from cordwood.sync.iterate import blocking
+from cordwood.sync.log import Log
 
 
 class Table:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from cordwood import StateError, sync
+from cordwood import CordwoodError, StateError, sync
 
 
 def test_a_fleet_from_append_to_roll_up():
@@ -57,3 +57,11 @@ def test_a_failure_in_the_block_gives_the_log_back():
         with pytest.raises(KeyError), fleet.writer("a"):
             raise KeyError
         assert 1 == fleet.append("b", b"x")
+
+
+def test_a_failure_that_nobody_heard_of_is_raised_at_the_end():
+    """As with a writer of one's own."""
+    with sync.Fleet("memory:", "m1", create=True, max_open=1) as fleet:
+        with pytest.raises(CordwoodError, match="never"), fleet.writer("a") as writer:
+            writer.append_soon(b"x", stream="never-opened")
+        assert 1 == fleet.append("a", b"y")

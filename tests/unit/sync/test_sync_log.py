@@ -93,6 +93,35 @@ def test_append_soon_refuses_a_wrong_call_at_once(log):
     assert 0 == log.state().records
 
 
+def test_a_failure_that_nobody_heard_of_is_raised_at_the_end(log):
+    """Who does not ask the futures learns it when the writer is closed, once."""
+    with pytest.raises(cordwood.CordwoodError, match="never"), log.writer() as writer:
+        writer.append_soon(b"a")
+        writer.append_soon(b"b", stream="never-opened")
+    assert not writer.is_open
+    assert 1 == log.state().records
+    writer.close()
+
+
+def test_a_failure_that_was_heard_of_is_not_raised_again(log):
+    """Whoever asked the future, or has it call back, decides what follows from it."""
+    heard = []
+    with log.writer() as writer:
+        with pytest.raises(cordwood.CordwoodError):
+            writer.append_soon(b"a", stream="never-opened").result()
+        assert writer.append_soon(b"b", stream="never-opened").exception() is not None
+        writer.append_soon(b"c", stream="never-opened").add_done_callback(heard.append)
+    assert 1 == len(heard)
+
+
+def test_an_error_of_the_block_comes_before_one_of_a_record(log):
+    """The one that ended the block is the one to look at."""
+    with pytest.raises(ZeroDivisionError), log.writer() as writer:
+        writer.append_soon(b"a", stream="never-opened")
+        raise ZeroDivisionError
+    assert not writer.is_open
+
+
 def test_the_answer_of_append_soon(log, monkeypatch):
     """It brings the error of a record that failed; given up, it leaves the record alone."""
     with log.writer() as writer:
