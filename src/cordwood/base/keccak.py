@@ -138,13 +138,13 @@ def load() -> Kernel:
         totals: list[int] = sums.view(np.uint64).tolist()
         return totals
 
-    _check(kernel)
     _compiled = compiled
+    _check(kernel)
     return kernel
 
 
 _compiled: Any = None
-"""`_sum_items`, compiled and checked; None before `load`."""
+"""`_sum_items`, compiled; None before `load`, which checks it."""
 
 
 def sum_pages(
@@ -173,7 +173,7 @@ def sum_pages(
 
 
 def _check(kernel: Kernel) -> None:
-    """Compare with hashlib on records of every kind of length, before the kernel is trusted."""
+    """Compare with hashlib on values of every kind of length, before the kernel is trusted."""
     sizes = [0, 1, 7, 8, 118, 119, 120, 121, 255, 256, 257, 391, 392, 393, 1024] * 2
     value_offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     values = (np.arange(value_offsets[-1]) * 31 % 251).astype(np.uint8)
@@ -184,7 +184,19 @@ def _check(kernel: Kernel) -> None:
         head = offsets[index].tobytes()[::-1] + timestamps[index].tobytes()[::-1]
         value = values[value_offsets[index] : value_offsets[index + 1]].tobytes()
         expected += np.frombuffer(hashlib.sha3_256(head + value).digest(), "<u4")
-    if expected.tolist() != kernel(offsets, timestamps, values, value_offsets):
+    page = np.concatenate(
+        [
+            part
+            for size, value in zip(sizes, np.split(values, value_offsets[1:-1]), strict=True)
+            for part in (np.array([size], "<u4").view(np.uint8), value)
+        ]
+    )
+    got = [
+        kernel(offsets, timestamps, values, value_offsets),
+        sum_pages(offsets, timestamps, [(page, len(sizes))]),
+        sum_pages(offsets, timestamps, [(page[:-1], len(sizes))]),
+    ]
+    if got != [expected.tolist(), expected.tolist(), None]:
         raise RuntimeError("the vector kernel does not agree with hashlib on this machine")
 
 

@@ -26,6 +26,9 @@ MANIFEST_BYTES_MAX = 64 * 2**20
 NODE_DEPTH_MAX = 64
 """Depth of the manifest tree: at fan-out two this is more fragments than offsets exist."""
 
+FRAGMENT_RECORDS_MAX = 2**28
+"""Records in one fragment, more than there are where each costs its batch four bytes at least."""
+
 FRAGMENT_BYTES_MAX = 2**31
 """One fragment object, as its pointer declares it."""
 

@@ -40,7 +40,10 @@ async def in_worker(call: Callable[P, T | Steps[T]], *args: P.args, **kwargs: P.
     """Run a plain function, or all steps of a generator, in a worker thread and wait for it."""
 
     def work() -> T:
-        found = call(*args, **kwargs)
+        try:
+            found = call(*args, **kwargs)
+        except StopIteration as error:
+            raise _not_to_be_told(error) from error
         return all_steps(found) if isinstance(found, Generator) else found
 
     loop = asyncio.get_running_loop()
@@ -60,20 +63,22 @@ def share(calls: Iterable[Callable[[], T]]) -> list[T]:
         waiting.append((call, outcomes[-1]))
 
     def work() -> None:
-        failure: BaseException | None = None
+        has_failed = False
         while True:
             try:
                 call, outcome = waiting.popleft()
             except IndexError:
                 return
+            if has_failed:
+                outcome.cancel()  # Nobody asks for the rest.
+                outcome.set_running_or_notify_cancel()
+                continue
             try:
-                if failure is None:
-                    outcome.set_result(call())
-                else:
-                    outcome.set_exception(failure)  # Nobody asks for the rest.
+                outcome.set_result(call())
             except BaseException as error:  # noqa: BLE001 - it is told below
-                failure = error
+                has_failed = True
                 outcome.set_exception(error)
+                del call, outcome
 
     helpers: list[Future[None]] = []
     num_helpers = min(os.cpu_count() or 1, len(outcomes)) - 1
@@ -85,7 +90,12 @@ def share(calls: Iterable[Callable[[], T]]) -> list[T]:
     for helper in helpers:
         helper.cancel()
     wait(outcomes)
-    return [outcome.result() for outcome in outcomes]
+    try:
+        return list(map(Future.result, outcomes))
+    finally:
+        # An error holds the frames it went through: if they held it too, what they worked on would
+        # stay in memory until the collector comes.
+        outcomes.clear()
 
 
 def _workers() -> ThreadPoolExecutor:
@@ -168,8 +178,8 @@ class _Piece:
                     return False
                 self.steps = self.result
             return self._has_more(self.steps)
-        except StopIteration as error:  # of a plain function: no future may be told that
-            self.error = RuntimeError("work in a worker raised StopIteration")
+        except StopIteration as error:
+            self.error = _not_to_be_told(error)
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - it is told to who waits
             self.error = error
@@ -191,6 +201,11 @@ class _Piece:
             self.future.set_result(self.result)
         else:
             self.future.set_exception(self.error)
+
+
+def _not_to_be_told(_: StopIteration) -> Exception:
+    """In its place: a future that is told a StopIteration never is told anything."""
+    return RuntimeError("work in a worker raised StopIteration")
 
 
 def _do_all(pieces: list[_Piece]) -> None:

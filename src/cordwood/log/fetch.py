@@ -32,6 +32,9 @@ second copy of it, so not more."""
 THREAD_BYTES_MIN = 256 * 1024
 """Fragments from this size are decoded in a thread."""
 
+RECORD_BYTES = 64
+"""What a record counts for beside its stored bytes: of a million empty ones there are few."""
+
 HASHLIB_FREE_BYTES = 2048
 """While hashlib hashes a value of this size or more, other threads may run."""
 
@@ -47,7 +50,7 @@ async def fetch_table(
         CorruptionError: it is missing, or not what its pointer says.
     """
     with objects.located(fragment):
-        if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
+        if objects.is_local and _is_large(fragment):
             run = _runner(fragment, turns)
             return await run(_read_and_decode, objects, fragment, verify)
         data = await objects.get_fragment(fragment)
@@ -58,7 +61,7 @@ async def decode_table(
     data: Buffer, fragment: Fragment, *, verify: bool, turns: Turns | None = None
 ) -> pa.Table:
     """The records in a fragment's bytes."""
-    if len(data) < THREAD_BYTES_MIN:
+    if not _is_large(fragment):
         return fragments.decode(data, fragment, verify=verify)
     run = _runner(fragment, turns)
     return await run(_decode, data, fragment, verify)
@@ -72,14 +75,18 @@ async def check_fragment(objects: LogObjects, fragment: Fragment, turns: Turns) 
     """
     with objects.located(fragment):
         run = _runner(fragment, turns)
-        if objects.is_local and fragment.num_bytes >= THREAD_BYTES_MIN:
+        if objects.is_local and _is_large(fragment):
             await run(_read_and_check, objects, fragment)
             return
         data = await objects.get_fragment(fragment)
-        if len(data) < THREAD_BYTES_MIN:
-            fragments.check(data, fragment)
-        else:
+        if _is_large(fragment):
             await run(fragments.check_in_steps, data, fragment)
+        else:
+            fragments.check(data, fragment)
+
+
+def _is_large(fragment: Fragment) -> bool:
+    return fragment.num_bytes + fragment.num_records * RECORD_BYTES >= THREAD_BYTES_MIN
 
 
 def _runner(fragment: Fragment, turns: Turns | None) -> Runner:

@@ -40,7 +40,7 @@ import xxhash
 
 from cordwood.base.errors import Code, CorruptionError, InvalidInputError
 from cordwood.base.kernels import has_vector_kernel
-from cordwood.base.limits import OFFSET_LIMIT
+from cordwood.base.limits import FRAGMENT_RECORDS_MAX, OFFSET_LIMIT
 from cordwood.base.setsum import Setsum
 from cordwood.base.workers import Steps, all_steps, share
 from cordwood.log import paths
@@ -200,7 +200,7 @@ def decode(data: Buffer, fragment: Fragment, *, verify: bool = True) -> pa.Table
         raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
     if verify:
         check_checksum(data, where)
-    table = _parse(data, where)
+    table = _parse(data, where, fragment.num_records)
     if verify:
         _compare(table, _sum(table, where), fragment)
     return _absolute(table, fragment.start)
@@ -220,12 +220,9 @@ def decode_batches(
     if len(data) != fragment.num_bytes:
         raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = _open(data, where, fragment.num_records)
         _check_columns(file.schema_arrow, where)
         names = [name for name in file.schema_arrow.names if name in columns]
-        rows = file.metadata.num_rows
-        if rows != fragment.num_records:
-            raise _damaged(where, f"{fragment.num_records} records", f"{rows} records")
         yield from file.iter_batches(max_rows, columns=names, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
@@ -234,8 +231,8 @@ def decode_batches(
 def check(data: Buffer, fragment: Fragment) -> None:
     """As `decode`, for who does not want the records: they are hashed where they lie.
 
-    What a decoder would say of the rest of a forged footer, one with a checksum that holds, is not
-    always found out.
+    What a decoder would say of the rest of a forged footer or page header, where the checksum of
+    the file holds, is not always found out.
 
     Raises:
         CorruptionError: the bytes are not what the pointer says.
@@ -258,27 +255,25 @@ def check_in_steps(data: Buffer, fragment: Fragment) -> Steps[None]:
     got = ""
     with suppress(UnusualError):
         if is_ours:  # Nothing vouches for the pages of another.
-            table, bodies = _open_in_place(data, where)
+            table, bodies = _open_in_place(data, fragment)
             yield
             got = bodies.sum().hexdigest()
     if table is None or got != fragment.setsum_hex:
-        table, got = _sum_decoded(data, where)  # What a reader would find has the last word.
+        # What a reader would find has the last word.
+        table = _parse(data, where, fragment.num_records)
+        got = _sum(table, where)
     _compare(table, got, fragment)
 
 
-def _sum_decoded(data: Buffer, where: str) -> tuple[pa.Table, str]:
-    table = _parse(data, where)
-    return table, _sum(table, where)
-
-
-def _open_in_place(data: Buffer, where: str) -> tuple[pa.Table, Bodies]:
+def _open_in_place(data: Buffer, fragment: Fragment) -> tuple[pa.Table, Bodies]:
     """Offsets and timestamps, and the bodies.
 
     Raises:
         UnusualError: the records must be decoded.
     """
+    where = fragment.path
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = _open(data, where, fragment.num_records)
         schema = file.schema_arrow
         if schema.types != PLAIN_SCHEMA.types or schema.names[0] not in OFFSET_NAMES:
             raise UnusualError("other columns")
@@ -309,7 +304,7 @@ def inspect(data: Buffer, path: str) -> tuple[pa.Table, Link | None]:
         CorruptionError: the bytes are damaged, or the link does not fit the records.
     """
     check_checksum(data, path)
-    table = _parse(data, path)
+    table = _parse(data, path, None)
     link = read_link(table.schema.metadata or {}, path)
     if link is not None:
         got = _sum(table, path)
@@ -394,9 +389,27 @@ def _footer(data: Buffer) -> bytes | None:
     return bytes(data[-8 - length : -8])
 
 
-def _parse(data: Buffer, where: str) -> pa.Table:
+def _open(data: Buffer, where: str, num_records: int | None) -> pq.ParquetFile:
+    """The file, if it says that it has so many records; None: as many as it has.
+
+    pyarrow makes room for as many as a row group says it has, before it looks.
+    """
+    file = pq.ParquetFile(pa.BufferReader(data))
+    metadata = file.metadata
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    total = metadata.num_rows
+    if num_records not in {None, total}:
+        raise _damaged(where, f"{num_records} records", f"{total} records")
+    if total > FRAGMENT_RECORDS_MAX:
+        raise _damaged(where, f"{FRAGMENT_RECORDS_MAX} records at most", f"{total} records")
+    if sum(rows) != total or min(rows, default=0) < 0:
+        raise _damaged(where, f"{total} records", f"row groups of {rows[:10]}")
+    return file
+
+
+def _parse(data: Buffer, where: str, num_records: int | None) -> pa.Table:
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = _open(data, where, num_records).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
     _check_columns(table.schema, where)

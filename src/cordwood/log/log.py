@@ -252,7 +252,8 @@ class Log:
     ) -> Staged:
         """Upload records for a bulk commit: nobody sees them until then. See log/bulk.py.
 
-        Any number of processes may stage for one token, at once. Columns as for `append_arrow`.
+        Any number of processes may stage for one token, at once. Columns, and memory that stays as
+        it is, as for `append_arrow`.
         """
         clock, entropy, check = self._clock, self._entropy, self._watch.check
         return await stage(self._objects, clock, entropy, data, token, compression, check)

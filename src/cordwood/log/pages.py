@@ -6,14 +6,15 @@ little-endian) and its bytes::
 
     page  =  header  values          header  =  1 type: 0, a data page of the first version
                                                 2 size of the values   3 the same, compressed
-                                                5 { 1 number of values  2 encoding: 0, plain … }
+                                                5 { 1 number of values  2 encoding: 0, plain
+                                                    3, 4 that of levels, if there were any: 3 }
 
 Where they lie is in the file's footer, of the same protocol. pyarrow is not asked: it ends the
 process over some of what a forged footer may say of a column, which no reader of the records does.
 
-Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding.
-In any other case, and where it is cheaper, the answer is `UnusualError`, and the caller decodes the
-file as every reader does; so he does if the sum is not the one he expects.
+Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding;
+and of that not lz4. In any other case, and where it is cheaper, the answer is `UnusualError`, and
+the caller decodes the file as every reader does; so he does if the sum is not the one he expects.
 """
 
 from __future__ import annotations
@@ -112,7 +113,11 @@ class Column:
 
     @classmethod
     def of_body(cls, data: npt.NDArray[np.uint8]) -> Self:
-        """In a file that has one column of that name, and is a Parquet file."""
+        """In a file that has one column of that name, and is a Parquet file.
+
+        Raises:
+            UnusualError: the footer says it otherwise than ours do.
+        """
         length = int.from_bytes(data[-8:-4].tobytes(), "little")
         footer = data[max(0, data.size - 8 - length) : -8].tobytes()
         at = footer.find(_BODY_PATH)
@@ -164,7 +169,7 @@ def _header(data: bytes) -> tuple[int, int, int, int]:
     try:
         fields, at = _structure(data, 0, _NESTED_MAX)
         inner = fields[5]
-        plain = fields[1] == 0 and inner[2] == 0
+        plain = (fields[1], inner[2], inner[3], inner[4]) == (0, 0, 3, 3)
         count, size, stored = inner[1], fields[2], fields[3]
         is_sound = plain and min(count, size, stored) >= 0
     except (IndexError, KeyError, TypeError) as error:
@@ -188,7 +193,7 @@ def _structure(
             break
         at += 1
         if not step:
-            raise UnusualError("a page header with fields out of order")
+            raise UnusualError("a structure with field numbers in full")
         number += step
         value: Any
         if kind in {1, 2}:
@@ -202,7 +207,7 @@ def _structure(
         elif kind == 12 and depth:
             value, at = _structure(data, at, depth - 1)
         else:
-            raise UnusualError("a page header with unknown fields")
+            raise UnusualError("a structure with fields of unknown kinds")
         fields[number] = value
     return fields, at + 1
 

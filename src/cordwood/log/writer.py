@@ -212,7 +212,8 @@ class Writer:
         """Append Arrow data as one atomic batch; await the result for the first record's offset.
 
         Columns: `body` (binary), and optionally `key` (binary), `headers`
-        (list<struct<name: string, value: binary>>) and `stream` (string). As `append` otherwise.
+        (list<struct<name: string, value: binary>>) and `stream` (string). As `append` otherwise,
+        but the data is not copied: memory it was made of stays as it is until the result is there.
         """
         return self._append_block(lambda: content_of_arrow(data))
 

@@ -211,3 +211,12 @@ class TestLoading:
         keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
         with pytest.raises(RuntimeError, match="does not agree with hashlib"):
             keccak._check(lambda *_: [1, 2, 3, 4, 5, 6, 7, 8])
+
+    @pytest.mark.parametrize("nonsense", [[1, 2, 3, 4, 5, 6, 7, 8], None])
+    def test_one_that_computes_nonsense_of_pages(self, monkeypatch, nonsense):
+        """Also in the way that a scrub uses it."""
+        keccak = pytest.importorskip("cordwood.base.keccak", exc_type=ImportError)
+        kernel = keccak.load()
+        monkeypatch.setattr(keccak, "sum_pages", lambda *_: nonsense)
+        with pytest.raises(RuntimeError, match="does not agree with hashlib"):
+            keccak._check(kernel)

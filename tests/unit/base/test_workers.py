@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -199,8 +200,9 @@ async def test_a_function_that_stops_an_iteration_by_mistake_has_failed():
     def stray():
         return next(iter(()))
 
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        await Turns().take(stray)
+    for run in (Turns().take, in_worker):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(run(stray), 10)
 
 
 class TestShare:
@@ -243,6 +245,24 @@ class TestShare:
         with pytest.raises(type(error), match=str(error)):
             share([partial(work, n) for n in range(8)])
         assert running == []
+
+    def test_an_error_keeps_nothing_in_memory(self):
+        """What was worked on is free as soon as nobody looks at the error any more."""
+
+        class Large:
+            def fail(self):
+                raise ValueError
+
+        large = Large()
+        left = weakref.ref(large)
+        gc.disable()
+        try:
+            with pytest.raises(ValueError):
+                share([large.fail, large.fail, large.fail])
+            del large
+            assert left() is None
+        finally:
+            gc.enable()
 
     async def test_workers_that_share_do_not_wait_for_each_other(self):
         """All of them at once, and each of them asks for help."""

@@ -129,6 +129,7 @@ def test_the_limits_of_the_product_are_what_the_documents_say():
         "HEADERS_MAX": 1_000,
         "MANIFEST_BYTES_MAX": 64 * 2**20,
         "NODE_DEPTH_MAX": 64,
+        "FRAGMENT_RECORDS_MAX": 2**28,
         "FRAGMENT_BYTES_MAX": 2**31,
         "LOG_NAME_BYTES_MAX": 512,
         "KEY_SEGMENT_BYTES_MAX": 200,

@@ -40,10 +40,10 @@ def kernel(request):
 def never_decoded(monkeypatch):
     """A fragment that is decoded fails the test."""
 
-    def refuse(_data, where):
+    def refuse(_data, where, _num_records):
         raise AssertionError(where)
 
-    monkeypatch.setattr(fragments, "_sum_decoded", refuse)
+    monkeypatch.setattr(fragments, "_parse", refuse)
 
 
 def make(content, compression="none"):
@@ -134,6 +134,42 @@ def test_no_footer_does_harm(compression):
                     fragments.check(whole, pointer)
 
 
+@pytest.mark.parametrize("rows", [2**31 - 1, 2**40, 31, 29, 0, -1])
+def test_a_row_group_that_claims_other_rows_is_found_before_there_is_room_for_them(rows):
+    """Room for two thousand million records would end the process."""
+    pointer, data = make(content_of_bodies([b"x"] * 30))
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    place = footer.rindex(b"\x16\x3c", 0, footer.index(b"cordwood"))  # its 30 rows
+    footer = footer[:place] + b"\x16" + zigzag(rows) + footer[place + 2 :]
+    forged = sealed(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    pointer = msgspec.structs.replace(pointer, num_bytes=len(forged))
+    for look in (
+        lambda: fragments.check(forged, pointer),
+        lambda: fragments.decode(forged, pointer),
+        lambda: list(fragments.decode_batches(forged, pointer, ["body"], 10)),
+        lambda: fragments.inspect(forged, "x"),
+    ):
+        with pytest.raises(CorruptionError, match="row groups"):
+            look()
+
+
+def zigzag(number):
+    """As Thrift writes it."""
+    number, digits = (number << 1) ^ (number >> 63), []
+    while number >= 128:
+        number, digits = number >> 7, [*digits, number & 127 | 128]
+    return bytes([*digits, number])
+
+
+def test_a_file_that_claims_too_many_records_is_not_opened(monkeypatch):
+    """Also where there is no pointer that knows better."""
+    pointer, data = make(content_of_bodies([b"x"] * 30))
+    monkeypatch.setattr(fragments, "FRAGMENT_RECORDS_MAX", 29)
+    with pytest.raises(CorruptionError, match="at most"):
+        fragments.inspect(data, pointer.path)
+
+
 @pytest.mark.parametrize("compression", ["snappy", "zstd"])
 def test_a_page_that_ends_too_soon_is_found(compression):
     """Though its checksum was made to hold, and memory may hold what is missing."""
@@ -154,7 +190,16 @@ def test_a_header_with_a_text_for_a_number_is_unusual():
     """Or with a structure."""
     for wrong in ("18", "1c"):
         with pytest.raises(pages.UnusualError):
-            pages._header(bytes.fromhex(f"1500{wrong}0015022c150215000000"))
+            pages._header(bytes.fromhex(f"1500{wrong}0015022c15021500150615060000"))
+
+
+def test_a_header_of_another_encoding_is_unusual():
+    """Of the values, or of levels, though there are none."""
+    for encodings in ("150015061504", "150015041506", "150415061506"):
+        with pytest.raises(pages.UnusualError):
+            pages._header(bytes.fromhex(f"1500150215022c1502{encodings}0000"))
+    ours = bytes.fromhex("1500150215022c15021500150615060000")
+    assert (1, 1, 1, len(ours)) == pages._header(ours)
 
 
 def test_what_a_reader_finds_has_the_last_word(monkeypatch):
