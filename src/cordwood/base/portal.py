@@ -15,8 +15,9 @@ import os
 import sys
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Future
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 
 from cordwood.base.errors import Code, StateError
 
@@ -43,11 +44,12 @@ class Portal:
         except StateError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        call = _Call(work)
         try:
-            return future.result()
+            self.loop.call_soon_threadsafe(call.begin)
+            return call.wait()
         except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(call.cancel)
             raise
 
     @property
@@ -70,6 +72,57 @@ class Portal:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def send(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the loop, and have nothing more to do with it."""
+        self.loop.call_soon_threadsafe(_Call(work).begin)
+
+
+class _Call(Generic[T]):
+    """A coroutine on the loop, and a thread that waits for it.
+
+    The thread may be interrupted anywhere, by Ctrl-C: also within a future of the library, between
+    taking its lock and the block that releases it. The loop would wait for that lock for ever. So
+    the answer comes by a queue, whose calls are done or not done.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        """Not begun."""
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._answer: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def begin(self) -> None:
+        """On the loop."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """On the loop: nobody waits any more."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def wait(self) -> T:
+        """In the thread: what it returns or raises."""
+        result, error = self._answer.get()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # It holds this frame, which would hold it.
+        return cast("T", result)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        # The thread gets no hold of the task: where one is freed, Python ignores a Ctrl-C.
+        self._task = None
+        if task.cancelled():
+            self._answer.put((None, CancelledError()))
+        elif (error := task.exception()) is not None:
+            self._answer.put((None, error))
+        else:
+            self._answer.put((task.result(), None))
 
 
 _lock = threading.Lock()

@@ -368,7 +368,9 @@ class Writer:
         """Held on the loop by whoever appends: a record that waits for room is not overtaken."""
         self._handed_bytes = 0
         """What `append_soon` has handed to the loop and the writer has not taken yet."""
-        self._taken = threading.Condition()
+        self._mutex = threading.Lock()
+        """Taken by itself, and not by way of the condition, where Ctrl-C could leave it taken."""
+        self._taken = threading.Condition(self._mutex)
         self._failures = Failures()
 
     @property
@@ -456,12 +458,12 @@ class Writer:
                     answer.set_exception(error)
                     self._failures.add(answer)
             finally:
-                with self._taken:
+                with self._mutex:
                     self._handed_bytes -= num_bytes
                     if self._handed_bytes <= HANDED_BYTES_MAX // 2:
                         self._taken.notify_all()
 
-        home.start(take())
+        home.send(take())
         return answer
 
     def flush(self) -> None:
@@ -484,7 +486,7 @@ class Writer:
         return self._home().run(work())
 
     def _wait_for_the_loop(self, num_bytes: int) -> None:
-        with self._taken:
+        with self._mutex:
             if self._handed_bytes + num_bytes > HANDED_BYTES_MAX:
                 # Until half is taken: two threads that wake each other for every record are slow.
                 half = HANDED_BYTES_MAX // 2

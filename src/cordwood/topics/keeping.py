@@ -37,7 +37,9 @@ class Keeping:
 
     def start_over(self) -> None:
         """No topic is open."""
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
+        """Taken by itself, and not by way of the condition, where Ctrl-C could leave it taken."""
+        self._changed = threading.Condition(self._mutex)
         self._opened: Counter[TopicName] = Counter()
         self._due_s: dict[TopicName, float] = {}
         self._thread: threading.Thread | None = None
@@ -46,7 +48,7 @@ class Keeping:
 
     def open(self, topic: TopicName) -> None:
         """Look after a topic until it is closed as often as it was opened."""
-        with self._changed:
+        with self._mutex:
             self._opened[topic] += 1
             self._due_s.setdefault(topic, self._next_s())
             if self._thread is None:
@@ -57,21 +59,21 @@ class Keeping:
 
     def close(self, topic: TopicName) -> None:
         """Somebody does not need it any more."""
-        with self._changed:
+        with self._mutex:
             self._opened[topic] -= 1
             if self._opened[topic] <= 0:
                 self._forget(topic)
 
     def soon(self, topic: TopicName) -> None:
         """A file of it is full: let its turn come now."""
-        with self._changed:
+        with self._mutex:
             if topic in self._due_s:
                 self._due_s[topic] = self._clock.monotonic_s()
                 self._changed.notify()
 
     def stop(self) -> None:
         """Look after no topic any more; wait a little for what is under way."""
-        with self._changed:
+        with self._mutex:
             for topic in list(self._due_s):
                 self._forget(topic)
             thread = self._thread
@@ -98,7 +100,7 @@ class Keeping:
 
     def _wait(self) -> TopicName | None:
         """The topic whose turn it is, when that has come; None if no topic is open."""
-        with self._changed:
+        with self._mutex:
             while self._due_s:
                 topic = min(self._due_s, key=self._due_s.__getitem__)
                 left_s = self._due_s[topic] - self._clock.monotonic_s()

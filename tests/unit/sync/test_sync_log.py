@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -120,6 +122,36 @@ def test_an_error_of_the_block_comes_before_one_of_a_record(log):
         writer.append_soon(b"a", stream="never-opened")
         raise ZeroDivisionError
     assert not writer.is_open
+
+
+@pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited:RuntimeWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",  # one that came while something was freed
+)
+def test_ctrl_c_at_any_moment_leaves_a_writer_in_order(log):
+    """What was handed over becomes durable, and more can follow."""
+    interrupted = 0
+
+    def interrupt(*_):
+        nonlocal interrupted
+        interrupted += 1
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with log.writer() as writer:
+            for nth in range(300):
+                with suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 1e-4 + nth * 1e-6)
+                    while interrupted == nth:
+                        writer.append_soon(b"x")
+                answered = threading.Event()
+                writer._portal.loop.call_soon_threadsafe(answered.set)
+                assert answered.wait(6)
+            assert writer.append(b"last") == log.state().records
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_the_answer_of_append_soon(log, monkeypatch):
