@@ -33,6 +33,7 @@ from cordwood.cli.output import (
     whole_file,
 )
 from cordwood.cli.tree import draw
+from cordwood.cli.verdict import scope_of, tell_scrub
 from cordwood.log.chain.options import Protocol
 from cordwood.log.format import GRACE_S_DEFAULT
 from cordwood.log.reader import Limits
@@ -313,7 +314,10 @@ def scrub(
     engine: str,
     as_json: bool,
 ) -> None:
-    """Prove that the log at URL is whole, or say where it is not.
+    """Check the metadata of the log at URL; with --deep, prove that every record is there.
+
+    Without --deep no data file is read: one that was damaged or deleted is not noticed. The log is
+    called whole only after a deep scrub of all of it.
 
     A deep scrub of the whole log, or of samples, can be done by Spark, with the same result.
     `pipeline scrub` does many logs, and says before how much there is to read.
@@ -340,32 +344,8 @@ def scrub(
                 sample=sample,
                 progress=lambda done, _: advance(done.bytes),
             )
-    if as_json:
-        print_json(
-            {
-                "ok": report.ok,
-                "deep": report.deep,
-                "records": report.records,
-                "bytes": report.bytes,
-                "fragments": report.fragments,
-                "nodes": report.nodes,
-                "setsum": report.setsum.hexdigest(),
-                "errors": [msgspec.to_builtins(e) for e in report.errors],
-                "next_offset": report.next_offset,
-            }
-        )
-    else:
-        for error in report.errors:
-            click.echo(f"  {error}", err=True)
-        verdict = "whole" if report.ok else f"DAMAGED in {len(report.errors)} places"
-        how = "every record checked" if deep else "metadata checked; --deep reads every record"
-        click.echo(
-            f"{verdict}: {report.records:,} records in {report.fragments:,} fragments and "
-            f"{report.nodes:,} nodes, {size(report.bytes)} ({how})"
-        )
-        click.echo(f"setsum {report.setsum.hexdigest()}")
-        if report.next_offset is not None:
-            click.echo(f"go on with --start {report.next_offset}")
+    is_all = start is None and sample is None and report.next_offset is None
+    tell_scrub(named, report, scope_of(deep=deep, is_part=not is_all), as_json=as_json)
     if not report.ok:
         sys.exit(1)
 

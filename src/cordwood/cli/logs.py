@@ -14,6 +14,7 @@ from cordwood.cli.engines import engine_option
 from cordwood.cli.jobs import policy_of, policy_options
 from cordwood.cli.life import object_progress
 from cordwood.cli.output import byte_progress, command, print_json, size
+from cordwood.cli.verdict import scope_of, short_verdict
 from cordwood.fleet.rollup import QUIET_S
 from cordwood.log.catalogue import logs_in
 from cordwood.pipeline.engine import AUTO
@@ -116,15 +117,15 @@ def scrub(
     named = [Log(store, name) for name in _names(store, logs)]
     with byte_progress("scrub", 0, shown=not as_json) as advance:
         done = scrub_logs(named, sample=sample, dry_run=dry_run, engine=engine, progress=advance)
+    scope = scope_of(deep=not dry_run, is_part=sample is not None)
     if as_json:
-        print_json({"dry_run": dry_run, "scrubbed": msgspec.to_builtins(done)})
+        print_json({"dry_run": dry_run, "scope": scope, "scrubbed": msgspec.to_builtins(done)})
     else:
         how = "to read" if dry_run else "checked"
         for one in done:
-            verdict = "whole" if one.ok else "DAMAGED"
             click.echo(
-                f"{one.log}: {verdict}, {one.records:,} records in {one.fragments:,} fragments "
-                f"{how}, {size(one.bytes)}"
+                f"{one.log}: {short_verdict(scope, ok=one.ok)}, {one.records:,} records in "
+                f"{one.fragments:,} fragments {how}, {size(one.bytes)}"
             )
             for error in one.errors:
                 click.echo(f"  {error}", err=True)

@@ -20,8 +20,8 @@ def test_a_log_from_create_to_scrub(run, url):
     assert run("log", "read", url) == "1\ta\n2\tb\n3\tc\n"
     assert run("log", "read", url, "--start", "2", "-n", "1") == "2\tb\n"
     assert "MANIFEST" in run("log", "show", url)
-    assert "whole: 3 records" in run("log", "scrub", url)
-    assert "every record checked" in run("log", "scrub", url, "--deep")
+    assert "metadata is consistent: 3 records" in run("log", "scrub", url)
+    assert "whole: 3 records" in run("log", "scrub", url, "--deep")
 
 
 def test_a_log_that_exists_is_not_created(run, url):
@@ -198,6 +198,27 @@ def test_scrub_names_the_damage(run, url, tmp_path):
     report = run("log", "scrub", url, "--deep", "--json", code=1)
     assert not report["ok"]
     assert fragment.name in report["errors"][0]["where"]
+
+
+def test_scrub_claims_no_more_than_it_looked_at(run, url, tmp_path):
+    """Only a deep scrub of everything says that a log is whole."""
+    for body in ("a\n", "b\n", "c\n"):
+        run("log", "append", url, "--create", stdin=body)
+    scrub = ("log", "scrub", url)
+    assert "whole: 3 records" in run(*scrub, "--deep", "--max-files", "5")
+    assert "all" == run(*scrub, "--deep", "--json")["scope"]
+    for part in (["--sample", "1"], ["--max-files", "1"], ["--start", "3"]):
+        told = run(*scrub, "--deep", *part)
+        assert "no damage in a part: 1 of 3 records" in told
+        assert "whole" not in told
+        assert "part" == run(*scrub, *part, "--json")["scope"]
+    for fragment in (tmp_path / "wood" / "orders").glob("log/*/*.parquet"):
+        fragment.unlink()
+    told = run(*scrub)
+    assert "whole" not in told
+    assert "data files were not read" in told
+    assert "metadata" == run(*scrub, "--json")["scope"]
+    assert "DAMAGED in 3 places" in run(*scrub, "--deep", code=1)
 
 
 def test_demo(run, tmp_path):

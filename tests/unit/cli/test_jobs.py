@@ -155,11 +155,12 @@ def test_many_logs(run, fleet, tmp_path):
     assert "3 of 3 dirty logs are due" in run(*due, "--dry-run")
     assert ["size"] == run(*due, "--json")["selected"][0]["reasons"]
     dry = run("pipeline", "scrub", fleet, "logs/*", "--dry-run")
-    assert "logs/1: whole, 10 records in 1 fragments to read" in dry
+    assert "logs/1: metadata is consistent, 10 records in 1 fragments to read" in dry
     assert "logs/1: whole, 10 records in 1 fragments checked" in run(
         "pipeline", "scrub", fleet, "logs/*"
     )
     found = run("pipeline", "scrub", fleet, "logs/0", "logs/2", "--sample", "1", "--json")
+    assert "part" == found["scope"]
     assert [("logs/0", True), ("logs/2", True)] == [
         (one["log"], one["ok"]) for one in found["scrubbed"]
     ]
