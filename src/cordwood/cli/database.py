@@ -10,7 +10,7 @@ import click
 from cordwood.base import portal
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from cordwood.base.lazy import lazily
-from cordwood.cli.output import byte_progress, fail, print_json, size
+from cordwood.cli.output import byte_progress, fail, print_json, print_line, size
 from cordwood.cli.place import directory_of, split_url, volume_command
 from cordwood.cli.questions import say
 from cordwood.volume.transfer import export_file, import_file, page_size_of
@@ -135,7 +135,7 @@ def _run(connection: Any, statement: str, as_json: bool) -> None:
             names = [column[0] for column in cursor.description]
             print_json(dict(zip(names, row, strict=False)))
         else:
-            click.echo("\t".join("" if value is None else _text(value) for value in row))
+            print_line("\t".join("" if value is None else _text(value) for value in row))
 
 
 def _text(value: object) -> str:

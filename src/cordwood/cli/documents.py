@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import print_json, text_of
+from cordwood.cli.output import print_json, print_line, text_of
 
 if TYPE_CHECKING:
     from cordwood.index.snapshot import Hit  # It needs an extra, and topics say things too.
@@ -85,7 +85,7 @@ def show_hits(hits: Iterable[Hit], *, as_json: bool) -> None:
         if as_json:
             print_json({"id": text_of(hit.id), "score": hit.score})
         else:
-            click.echo(f"{hit.score:8.3f}  {text_of(hit.id)}")
+            print_line(f"{hit.score:8.3f}  {text_of(hit.id)}")
 
 
 def show_ids(ids: Iterable[bytes], *, as_json: bool) -> None:
@@ -96,6 +96,6 @@ def show_ids(ids: Iterable[bytes], *, as_json: bool) -> None:
         if as_json:
             print_json({"id": text_of(user_id)})
         else:
-            click.echo(text_of(user_id))
+            print_line(text_of(user_id))
     if not as_json:
         click.echo(f"{count:,} found", err=True)

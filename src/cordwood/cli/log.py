@@ -27,6 +27,7 @@ from cordwood.cli.output import (
     count_progress,
     plain,
     print_json,
+    print_line,
     read_progress,
     size,
     text_of,
@@ -196,7 +197,12 @@ def read(
     stream: str | None,
     as_json: bool,
 ) -> None:
-    """Read records of the log at URL: a line each, or a file."""
+    r"""Read records of the log at URL: a line each, or a file.
+
+    A line is the offset, a tab and the body. Bytes of it that are no UTF-8 are printed as \xff, and
+    newlines as they are; on a terminal control characters other than tabs are shown, as \x1b. For
+    exact bytes use --json or -o: there, what is no text is in Base64.
+    """
     limits = Limits(
         max_records=records,
         limit_offset=limit,
@@ -363,7 +369,7 @@ def _print_record(record: Record, *, as_json: bool) -> None:
         found = {name: value for name, value in fields.items() if value is not None}
         print_json(as_text(found, "body", "key", "headers"))
     else:
-        click.echo(f"{record.offset}\t{text_of(record.body)}")
+        print_line(f"{record.offset}\t{text_of(record.body)}")
 
 
 def _counted(

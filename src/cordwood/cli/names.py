@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from cordwood.base.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from cordwood.cli.output import byte_progress, command, print_json
+from cordwood.cli.output import byte_progress, command, print_json, print_line
 from cordwood.index import names as naming
 from cordwood.sync import Index
 
@@ -81,7 +81,7 @@ def search(place: str, text: str, *, k: int, as_json: bool) -> None:
         if as_json:
             print_json(one._asdict() | {"score": round(one.score, 6)})
         else:
-            click.echo(f"{one.score:.3f}\t{one.id}\t{one.name}")
+            print_line(f"{one.score:.3f}\t{one.id}\t{one.name}")
 
 
 def _check(file: Path) -> int:

@@ -32,6 +32,12 @@ T = TypeVar("T")
 TRACEBACK = "CORDWOOD_TRACEBACK"
 """The variable of the environment that lets a bug show where it is."""
 
+_UNSAFE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
+"""What a terminal takes for more than text, and how it is shown."""
+
+_UNSAFE_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}
+"""The same in JSON, which escapes the others by itself."""
+
 BUG_HINT = f"this is a bug in Cordwood: please report it, with what {TRACEBACK}=1 shows"
 
 
@@ -51,7 +57,27 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """One JSON object, or one line of a stream of them."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=_plain))
+    click.echo(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """A value as JSON, in a line that does a terminal no harm."""
+    line = json.dumps(value, ensure_ascii=False, default=_plain)
+    return line.translate(_UNSAFE_JSON) if sys.stdout.isatty() else line
+
+
+def print_line(line: str | bytes) -> None:
+    """A line of somebody's data."""
+    data = line.encode(errors="surrogateescape") if isinstance(line, str) else line
+    click.echo(for_output(data))
+
+
+def for_output(line: bytes) -> bytes:
+    """Somebody's data as standard output is to get it: every byte of it, unless on a terminal.
+
+    A terminal would obey control characters; there all but tabs are shown, a newline among them.
+    """
+    return text_of(line).translate(_UNSAFE).encode() if sys.stdout.isatty() else line
 
 
 def _plain(value: Any) -> Any:
@@ -275,5 +301,5 @@ def _is_text(data: bytes) -> bool:
 
 
 def text_of(body: bytes) -> str:
-    """A body for people: as text where it is text."""
+    """A body for people: as text where it is text, other bytes escaped."""
     return body.decode("utf-8", "backslashreplace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood.base.errors import InvalidInputError
-from cordwood.cli.output import as_text
+from cordwood.cli.output import as_text, for_output, json_line
 from cordwood.log.records import HEADERS_TYPE
 from cordwood.topics.batch import SCHEMA, TopicRecord
 from cordwood.topics.batch import iter_topic_records as records_of
@@ -99,10 +98,10 @@ def print_record(record: TopicRecord, separator: str | None, *, as_json: bool) -
 
 def _line(record: TopicRecord, separator: str | None, *, as_json: bool) -> bytes:
     if as_json:
-        return json.dumps(_object(record._asdict()), ensure_ascii=False).encode()
+        return json_line(_object(record._asdict())).encode()
     value = b"" if record.value is None else record.value
     key = b"" if separator is None else (record.key or b"") + separator.encode()
-    return key + value
+    return for_output(key + value)
 
 
 class ParquetFile:

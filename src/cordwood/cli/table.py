@@ -18,6 +18,7 @@ from cordwood.cli.output import (
     console,
     count_progress,
     print_json,
+    print_line,
     size,
     text_of,
     whole_file,
@@ -100,7 +101,7 @@ def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> 
                 print_json(as_text(kept, "body", "key", "headers"))
             else:
                 key = "" if row["key"] is None else text_of(row["key"])
-                click.echo(f"{row['log']}\t{row['offset']}\t{key}\t{text_of(row['body'])}")
+                print_line(f"{row['log']}\t{row['offset']}\t{key}\t{text_of(row['body'])}")
         if left == 0:
             return
 

@@ -1,0 +1,83 @@
+"""What somebody else wrote, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from cordwood import sync
+
+BODY = b"a\tb \x1b[31mred\x1b[0m\x07 \xc2\x9b1m \xff"
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def log(url):
+    """A log whose one record would colour a terminal."""
+    log = sync.Log.from_url(url)
+    log.create()
+    with log.writer() as writer:
+        writer.append(BODY)
+    return log
+
+
+def on_terminal(*words):
+    """What a command prints on a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cordwood", *words]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs) as process:
+        os.close(theirs)
+        found = b""
+        try:
+            while data := os.read(ours, 65_536):
+                found += data
+        except OSError:  # That is how a terminal ends.
+            pass
+        assert 0 == process.wait(PATIENCE_S)
+    os.close(ours)
+    return found.replace(b"\r\n", b"\n")
+
+
+def in_pipe(*words):
+    """What it prints where a program reads it."""
+    command = [sys.executable, "-m", "cordwood", *words]
+    return subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S).stdout
+
+
+def test_a_pipe_gets_every_byte_of_a_text(log):
+    """Escape sequences are data; only what is no UTF-8 is printed in other words."""
+    expected = b"1\t" + BODY.replace(b"\xff", rb"\xff") + b"\n"
+    assert expected == in_pipe("log", "read", log.url)
+    assert expected == in_pipe("log", "tail", log.url, "--start", "1", "-n", "1")
+
+
+def test_a_terminal_obeys_no_record(log):
+    """Control characters other than tabs are shown."""
+    expected = rb"a\tb \x1b[31mred\x1b[0m\x07 \x9b1m \xff".replace(rb"\t", b"\t")
+    assert b"1\t" + expected + b"\n" == on_terminal("log", "read", log.url)
+    (line,) = on_terminal("log", "read", log.url, "--json").splitlines()
+    assert b"\x1b" not in line
+    assert 1 == json.loads(line)["offset"]
+
+
+def test_a_topic_is_shown_alike(tmp_path):
+    """Its values are bytes in a pipe; as JSON they are the same on both."""
+    place = str(tmp_path / "wood")
+    with sync.Topics(place) as topics:
+        topics.create("shop", "clicks")
+        with topics.producer("shop", "clicks") as producer:
+            producer.send(BODY)
+            producer.send("\x9b".encode())
+    words = ("topic", "consume", place, "shop/clicks")
+    assert BODY + b"\n\xc2\x9b\n" == in_pipe(*words)
+    first, second = on_terminal(*words).splitlines()
+    assert b"\\x1b[31mred" in first
+    assert rb"\x9b" == second
+    _, second = on_terminal(*words, "--json").splitlines()
+    assert b"\xc2\x9b" not in second
+    assert "\x9b" == json.loads(second)["value"]
