@@ -19,15 +19,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
-import click
 import msgspec
 import pyarrow as pa
 
 from cordwood.base.errors import CordwoodError, InvalidInputError, LimitError, UncertainError
 from cordwood.base.limits import RECORD_BYTES_MAX
-from cordwood.cli.output import fail, print_json
+from cordwood.cli.answers import AnswerError
+from cordwood.cli.output import fail, not_answered
+from cordwood.cli.questions import say
 from cordwood.cli.start import STOPPED
 from cordwood.log.flight import not_written
 from cordwood.log.records import check_record
@@ -329,16 +330,18 @@ def report(outcome: Outcome, *, as_json: bool) -> None:
     durable = outcome.durable
     if outcome.error is not None:
         _report_failure(outcome, outcome.error, as_json=as_json)
-    elif as_json:
-        print_json(durable.facts())
-    elif durable.records:
+    words = "nothing to append"
+    if durable.records:
         plural = "" if durable.records == 1 else "s"
-        click.echo(f"appended {durable.records:,} record{plural}, {durable.offsets}")
-    else:
-        click.echo("nothing to append")
+        words = f"appended {durable.records:,} record{plural}, {durable.offsets}"
+    try:
+        say(durable.facts(), words, as_json=as_json)
+    except AnswerError as error:
+        # Whoever hears of an error appends again: the records would be there twice.
+        not_answered(error, f"{words}; only ", as_json=as_json)
 
 
-def _report_failure(outcome: Outcome, error: BaseException, *, as_json: bool) -> None:
+def _report_failure(outcome: Outcome, error: BaseException, *, as_json: bool) -> NoReturn:
     durable, doubt = outcome.durable, outcome.doubt
     is_stopped = isinstance(error, KeyboardInterrupt)
     message, hint, code = f"the append failed: {error!r}", "", "internal"

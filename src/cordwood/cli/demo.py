@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from cordwood.base import portal
-from cordwood.cli.output import command, console, print_json, size
+from cordwood.cli.output import console, print_json, printing_command, size
 from cordwood.fleet.select import Policy
 from cordwood.pipeline.engine import fastest
 from cordwood.pipeline.reports import RunReport
@@ -89,7 +89,7 @@ def newest() -> dict[tuple[str, bytes], bytes]:
     show_default=True,
     help="auto: Spark if it can run here.",
 )
-@command
+@printing_command
 def demo(directory: Path, *, engine: str, as_json: bool) -> None:
     """Show the whole pipeline on a directory: writers, dirty logs, compaction, query, proof."""
     say = _silence if as_json else console().print

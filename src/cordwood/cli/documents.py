@@ -11,6 +11,7 @@ import click
 
 from cordwood.base.errors import InvalidInputError
 from cordwood.cli.output import print_json, print_line, text_of
+from cordwood.cli.source import tell_terminal
 
 if TYPE_CHECKING:
     from cordwood.index.snapshot import Hit  # It needs an extra, and topics say things too.
@@ -23,6 +24,8 @@ def batches_of(
     source: BinaryIO, files: tuple[Path, ...]
 ) -> Iterator[tuple[list[bytes], list[str | bytes]]]:
     """Ids and texts: of files, or of lines."""
+    if not files:
+        tell_terminal(source)
     pairs: Iterable[tuple[bytes, str | bytes]] = _of_files(files) if files else _of_lines(source)
     ids: list[bytes] = []
     texts: list[str | bytes] = []

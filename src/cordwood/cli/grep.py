@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cordwood.base.errors import CordwoodError, InvalidInputError
+from cordwood.cli.answers import AnswerError, give_up
 from cordwood.cli.found import NOT_FOUND, WRONG, Found
 from cordwood.cli.output import byte_progress, command, fail, print_json, text_of, told_of
 from cordwood.index.lines import Finder
@@ -53,8 +54,8 @@ def grep(pattern: str | None, directory: str | None, *, as_json: bool, **options
         sys.exit(run.all())
     except CordwoodError as error:
         fail(error.message, error.hint, str(error.code), as_json=as_json, exit_code=WRONG)
-    except BrokenPipeError:
-        raise
+    except AnswerError as error:
+        sys.exit(WRONG if give_up(error) else 0)
     except OSError as error:
         fail(told_of(error), "", "os", as_json=as_json, exit_code=WRONG)
 

@@ -28,11 +28,13 @@ from cordwood.cli.output import (
     plain,
     print_json,
     print_line,
+    printing_command,
     read_progress,
     size,
     text_of,
     whole_file,
 )
+from cordwood.cli.source import Source, tell_terminal
 from cordwood.cli.tree import draw
 from cordwood.cli.verdict import scope_of, tell_scrub
 from cordwood.log.chain.options import Protocol
@@ -131,7 +133,7 @@ def create(
 
 @log.command()
 @click.argument("url")
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=Source(), default="-")
 @click.option(
     "--as",
     "form",
@@ -159,6 +161,7 @@ def append(
     The command ends when every record is durable and prints the offsets they got. After a failure,
     or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
+    tell_terminal(file)
     lines = read_progress(
         "append", file, lines_of(file, form, key), shown=not as_json, each=LINES_PER_LOOK
     )
@@ -182,7 +185,7 @@ def append(
 @click.option("--no-verify", is_flag=True, help="Do not check setsums while reading.")
 @click.option("--pin", "pinned", help="Read what the pin of this name holds.")
 @click.option("--stream", help="Only records of this stream.")
-@command
+@printing_command
 def read(
     url: str,
     *,
@@ -234,7 +237,7 @@ def read(
 @click.option("--start", type=int, help="The first offset; by default the end as it is now.")
 @click.option("-n", "--records", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("--stream", help="Only records of this stream.")
-@command
+@printing_command
 def tail(
     url: str, *, start: int | None, records: int | None, stream: str | None, as_json: bool
 ) -> None:

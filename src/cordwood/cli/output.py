@@ -14,14 +14,15 @@ import sys
 import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from cordwood.base.errors import CordwoodError, CordwoodWarning
-from cordwood.cli.start import STOPPED
+from cordwood.cli.answers import AnswerError, forget
+from cordwood.cli.start import STOPPED, loaded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,18 +91,30 @@ def _plain(value: Any) -> Any:
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command its `--json` option; turn errors into a line and an exit code."""
+    return _told(function, "the work was done, and only ")
+
+
+def printing_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for one that prints while it works: without its answer it is not done."""
+    return _told(function, "")
+
+
+def _told(function: Callable[..., Any], done: str) -> Callable[..., Any]:
+    """A command; `done` is said before anything else if its answer cannot be written."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
     @functools.wraps(function)
     def wrapped(*args: Any, as_json: bool, **kwargs: Any) -> Any:
+        loaded()
         try:
             with told_warnings():
                 return function(*args, as_json=as_json, **kwargs)
         except CordwoodError as error:
             fail(error.message, error.hint, str(error.code), as_json=as_json)
+        except AnswerError as error:
+            not_answered(error, done, as_json=as_json)
         except BrokenPipeError:
-            # The reader of our output has left, as `head` does.
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            # The reader of a file that we were asked to write has left, as `head` does.
             sys.exit(0)
         except OSError as error:
             fail(told_of(error), "", "os", as_json=as_json)
@@ -149,10 +162,22 @@ def fail(
     It is one line, unless the message has several to show a place in what was typed.
     """
     if as_json:
-        print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
+        try:
+            print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
+        except AnswerError:
+            forget()
     between = "\n  " if "\n" in message else ". "
-    click.echo(f"cordwood: {message}" + (between + hint if hint else ""), err=True)
+    with suppress(OSError):  # The exit code tells it as well.
+        click.echo(f"cordwood: {message}" + (between + hint if hint else ""), err=True)
     sys.exit(exit_code)
+
+
+def not_answered(error: AnswerError, done: str, *, as_json: bool) -> NoReturn:
+    """End because the answer could not be written; `done` says what is true all the same."""
+    forget()
+    if error.is_unwanted:
+        sys.exit(0)
+    fail(f"{done}{error}", "", "os", as_json=as_json)
 
 
 def told_of(error: OSError) -> str:

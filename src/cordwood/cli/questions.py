@@ -12,6 +12,7 @@ import click
 
 from cordwood.cli.documents import show_hits, show_ids
 from cordwood.cli.output import byte_progress, command, print_json
+from cordwood.cli.source import Source
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -19,7 +20,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def document_options(function: Decorated) -> Decorated:
     """Where documents come from."""
     options = (
-        click.argument("source", type=click.File("rb"), default="-"),
+        click.argument("source", type=Source(), default="-"),
         click.option(
             "--files",
             multiple=True,

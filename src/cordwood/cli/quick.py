@@ -8,13 +8,13 @@ built or brought up to date. Nothing is printed before it is certain that it is 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from cordwood.base.errors import CordwoodError
+from cordwood.cli.answers import AnswerError, give_up
 from cordwood.cli.found import NOT_FOUND, WRONG, Found
 from cordwood.index.glance import Glance
 from cordwood.index.lines import Finder
@@ -92,10 +92,8 @@ def search(words: Sequence[str]) -> int | None:
         return None
     try:
         has_found = Found(finder, options).show_all(sources, glance.candidates)
-    except BrokenPipeError:
-        # The reader of our output has left, as `head` does.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        return 0
+    except AnswerError as error:
+        return WRONG if give_up(error) else 0
     for path, error in told:
         shown = path.decode("utf-8", "backslashreplace")
         print(f"cordwood: {shown}: {error.strerror or error}", file=sys.stderr)

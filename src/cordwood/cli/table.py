@@ -19,6 +19,7 @@ from cordwood.cli.output import (
     count_progress,
     print_json,
     print_line,
+    printing_command,
     size,
     text_of,
     whole_file,
@@ -64,7 +65,7 @@ def show(url: str, *, as_json: bool) -> None:
 @click.argument("url")
 @click.option("-n", "--limit", type=click.IntRange(0), help="End after so many rows.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A .parquet file.")
-@command
+@printing_command
 def read(url: str, *, limit: int | None, output: Path | None, as_json: bool) -> None:
     """Print the rows of the table at URL, or write them into one Parquet file."""
     named = Table.from_url(url)

@@ -29,12 +29,14 @@ from cordwood.cli.output import (
     fail,
     plain,
     print_json,
+    printing_command,
     read_progress,
     size,
     whole_file,
 )
 from cordwood.cli.questions import say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
+from cordwood.cli.source import Source, tell_terminal
 from cordwood.journal.journal import EXTENT_BYTES
 from cordwood.sync.topics import Consumer, Topics
 from cordwood.topics.config import FLUSH_PERIOD_S, TOMBSTONE_S, TopicConfig
@@ -164,7 +166,7 @@ def describe(place: str, topic: str, *, as_json: bool) -> None:
 @topic.command()
 @click.argument("place")
 @click.argument("topic")
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=Source(), default="-")
 @click.option(
     "--as",
     "form",
@@ -186,6 +188,7 @@ def produce(
     """
     if separator == "":
         raise InvalidInputError("the separator is empty", hint="leave it away: lines have no keys")
+    tell_terminal(file)
     sent, lines = 0, 0
     with Topics(place) as topics, topics.producer(*_names(topic)) as producer:
         try:
@@ -221,7 +224,7 @@ def produce(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a Parquet file instead.",
 )
-@command
+@printing_command
 def consume(
     place: str,
     topic: str,
@@ -348,7 +351,7 @@ def upload(place: str, topic: str, *, as_json: bool) -> None:
 @click.argument("topic")
 @click.argument("key", required=False)
 @click.option("--separator", default="=", show_default=True, help="Between key and value.")
-@command
+@printing_command
 def latest(place: str, topic: str, key: str | None, *, separator: str, as_json: bool) -> None:
     """Print the last record of a KEY of a compaction topic, or of every key."""
     with Topics(place) as topics:
