@@ -15,6 +15,7 @@ gathered::
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -281,7 +282,7 @@ def lines_of(file: IO[bytes], form: str, key_field: str | None) -> Iterator[Line
         place = "the file" if is_whole else f"line {number}"
         key = None
         if form == "jsonl" or key_field is not None:
-            value = _parse_json(body, place)
+            value = _parse_json(body, place, form, key_field)
             key = None if key_field is None else _key_of(value, key_field, place)
         if key is not None or len(body) > RECORD_BYTES_MAX:
             _check(body, key, place)
@@ -306,19 +307,44 @@ def _check(body: bytes, key: bytes | None, place: str) -> None:
         raise LimitError(message, code=error.code, hint=error.hint) from error
 
 
-def _parse_json(body: bytes, place: str) -> Any:
+_NO_JSON_HINTS = {
+    "lines": "leave --key away: plain lines have no fields to take it from",
+    "jsonl": "use --as lines for plain text",
+    "file": "leave --key away: only a JSON object has fields to take it from",
+}
+"""By how the input is read."""
+
+
+def _parse_json(body: bytes, place: str, form: str, key_field: str | None) -> Any:
     try:
         return msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:  # What is no UTF-8 has an error of its own.
-        raise InvalidInputError(
-            f"{place} is not JSON: {error}", hint="use --as lines for plain text"
-        ) from error
+        if key_field is not None and _is_half(body, key_field):
+            message = f"the key of {place} is not valid text: it has half of a surrogate pair"
+            raise InvalidInputError(message) from error
+        message = f"{place} is not JSON: {error}"
+        raise InvalidInputError(message, hint=_NO_JSON_HINTS[form]) from error
+
+
+def _is_half(body: bytes, key_field: str) -> bool:
+    """Whether the key has half of a surrogate pair: JSON can write it, and no text can be it."""
+    try:
+        value = json.loads(body)
+        str(value.get(key_field)).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError, AttributeError):
+        pass
+    return False
 
 
 def _key_of(value: Any, key_field: str, place: str) -> bytes:
-    if not isinstance(value, dict) or key_field not in value:
-        raise InvalidInputError(f"{place} has no field {key_field!r} to take the key from")
-    found = value[key_field]
+    """A text as it is, anything else as its JSON; what is null is no key, and not the text null."""
+    found = value.get(key_field) if isinstance(value, dict) else None
+    if found is None:
+        is_null = isinstance(value, dict) and key_field in value
+        how = f"only null in its field {key_field!r}" if is_null else f"no field {key_field!r}"
+        raise InvalidInputError(f"{place} has {how} to take the key from")
     return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
 
 

@@ -142,7 +142,11 @@ def create(
     show_default=True,
     help="A record per line, per line of valid JSON, or one record for the whole file.",
 )
-@click.option("--key", help="With --as jsonl: the field whose value becomes the record's key.")
+@click.option(
+    "--key",
+    help="With --as jsonl: the field whose value becomes the record's key. A text is the key as it "
+    'is, anything else by its JSON: 7 and "7" are one key. It must be there, and not be null.',
+)
 @click.option("--create", "make", is_flag=True, help="Create the log if it does not exist.")
 @click.option("--stream", help="The stream that the records belong to; it must be open.")
 @command

@@ -92,8 +92,8 @@ def search(words: Sequence[str]) -> int | None:
         return None
     try:
         has_found = Found(finder, options).show_all(sources, glance.candidates)
-    except AnswerError as error:
-        return WRONG if give_up(error) else 0
+    except AnswerError as unsaid:
+        return WRONG if give_up(unsaid) else 0
     for path, error in told:
         shown = path.decode("utf-8", "backslashreplace")
         print(f"cordwood: {shown}: {error.strerror or error}", file=sys.stderr)

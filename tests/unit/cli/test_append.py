@@ -305,6 +305,39 @@ def test_a_line_that_no_decoder_can_read(run, url, bad):
     assert "line 1 is no record" in said
 
 
+@pytest.mark.parametrize(
+    ("line", "form", "expected"),
+    [
+        ('{"id": null}', "jsonl", "line 1 has only null in its field 'id' to take the key from"),
+        ("{}", "jsonl", "line 1 has no field 'id' to take the key from"),
+        ("[1]", "jsonl", "line 1 has no field 'id' to take the key from"),
+        (
+            r'{"id": "\ud800"}',
+            "jsonl",
+            "the key of line 1 is not valid text: it has half",
+        ),
+        (r'{"id": "a", "b": ["\ud800"]}', "jsonl", "line 1 is not JSON"),
+        ("plain text", "lines", "leave --key away: plain lines have no fields"),
+        ("plain text", "file", "leave --key away: only a JSON object has fields"),
+        ("plain text", "jsonl", "use --as lines"),
+    ],
+)
+def test_a_key_that_is_none_is_refused(run, url, line, form, expected):
+    """It says what is wrong with it, and what to do."""
+    run("log", "create", url)
+    words = ("log", "append", url, "--as", form, "--key", "id")
+    assert expected in run(*words, stdin=f"{line}\n", code=1)
+    assert "" == run("log", "read", url)
+
+
+def test_a_key_is_a_text_or_its_json(run, url):
+    """So a number and its digits are one key."""
+    lines = [b'{"id": "7"}', b'{"id": 7}', b'{"id": [1, "a"]}', b'{"id": "null"}']
+    run("log", "append", url, "--create", "--as", "jsonl", "--key", "id", stdin=text(lines))
+    keys = [row["key"] for row in run("log", "read", url, "--json")]
+    assert ["7", "7", '[1,"a"]', "null"] == keys
+
+
 def test_lines_that_are_too_large(run, url, monkeypatch):
     """A line, a key or a file beyond the limits is refused by its place."""
     for module in ("cordwood.cli.append", "cordwood.log.records"):
