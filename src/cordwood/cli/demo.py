@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from cordwood.base import portal
+from cordwood.base.errors import AlreadyExistsError, InternalError
 from cordwood.cli.output import console, print_json, printing_command, size
 from cordwood.fleet.select import Policy
 from cordwood.pipeline.engine import fastest
@@ -141,7 +142,7 @@ def demo(directory: Path, *, engine: str, as_json: bool) -> None:
     if as_json:
         print_json({"engine": engine, "missing": missing, "events": count, **facts})
     if not (facts["logs_ok"] and facts["equal"] and not report.errors):
-        raise click.ClickException("the demonstration failed")
+        raise InternalError("the demonstration failed")
 
 
 def _prepare(directory: Path) -> Store:
@@ -149,7 +150,10 @@ def _prepare(directory: Path) -> Store:
     marker = directory / "cordwood-demo.txt"
     if directory.exists() and any(directory.iterdir()):
         if not marker.exists():
-            raise click.ClickException(f"{directory} is not a demonstration's: choose another")
+            raise AlreadyExistsError(
+                f"{directory} has files that are not a demonstration's",
+                hint="choose another with --directory",
+            )
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     marker.write_text("Made by `cordwood demo`; may be deleted.\n", encoding="utf-8")

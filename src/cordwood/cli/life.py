@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cordwood.base.errors import InvalidInputError, NotFoundError
+from cordwood.base.errors import Code, InvalidInputError, NotFoundError, StateError
 from cordwood.cli.output import byte_progress, command, console, print_json, size
+from cordwood.cli.questions import confirm
 from cordwood.log import tree
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
 from cordwood.sync import Log
@@ -43,7 +44,9 @@ def cursor() -> None:
 @command
 def list_cursors(url: str, *, as_json: bool) -> None:
     """The cursors of the log at URL."""
-    found = Log.from_url(url).cursors.list()
+    named = Log.from_url(url)
+    named.state()  # A log that is not there has no cursors either, and says so.
+    found = named.cursors.list()
     if as_json:
         print_json({name: witness.offset for name, witness in found.items()})
         return
@@ -81,8 +84,12 @@ def set_cursor(url: str, name: str, offset: int, *, as_json: bool) -> None:
 @command
 def delete_cursor(url: str, name: str, *, as_json: bool) -> None:
     """Delete the cursor NAME: it holds nothing back any more."""
-    cursors = Log.from_url(url).cursors
-    cursors.delete(name, cursors.load(name))
+    named = Log.from_url(url)
+    try:
+        named.cursors.delete(name, named.cursors.load(name))
+    except NotFoundError:
+        named.state()  # It may be the log that is not there.
+        raise
     if as_json:
         print_json({"cursor": name, "deleted": True})
     else:
@@ -212,18 +219,33 @@ def _tell(report: CollectReport) -> None:
 
 @click.command()
 @click.argument("url")
-@click.option("--reason", default="", help="Why; whoever appends is told.")
-@click.option("--moved-to", default="", help="The log that goes on from here.")
+@click.option("--reason", help="Why; whoever appends is told.")
+@click.option("--moved-to", help="The log that goes on from here.")
 @command
-def seal(url: str, *, reason: str, moved_to: str, as_json: bool) -> None:
-    """End the log at URL: it takes no more records, and can be read for ever."""
+def seal(url: str, *, reason: str | None, moved_to: str | None, as_json: bool) -> None:
+    """End the log at URL: it takes no more records, and can be read for ever.
+
+    A seal does not change: of a log that is sealed, another reason or another log is refused.
+    """
     named = Log.from_url(url)
-    made = named.seal(reason, moved_to)
+    made = named.seal(reason or "", moved_to or "")
+    _check_kept("reason", reason, made.reason)
+    _check_kept("moved to", moved_to, made.moved_to)
     if as_json:
         facts = {"reason": made.reason, "moved_to": made.moved_to}
         print_json({"sealed": named.url, "next_offset": named.state().next_offset} | facts)
     else:
         click.echo(f"{named.url} is sealed at offset {named.state().next_offset:,}")
+
+
+def _check_kept(what: str, asked: str | None, kept: str) -> None:
+    """Refuse what the seal does not say, because it was there before."""
+    if asked is not None and asked != kept:
+        raise StateError(
+            f"the log was sealed before, {what} {kept!r} and not {asked!r}",
+            code=Code.SEALED,
+            hint="a seal does not change; copy the log instead",
+        )
 
 
 @click.command()
@@ -272,7 +294,7 @@ def destroy(url: str, *, yes: bool, as_json: bool) -> None:
     if not yes:
         state = named.state()
         question = f"Delete {named.url} with {state.records:,} records ({size(state.bytes)})?"
-        click.confirm(question, abort=True, err=True)
+        confirm(question, as_json=as_json)
     with object_progress("deleting", shown=not as_json) as progress:
         count = named.destroy(progress)
     if as_json:

@@ -56,7 +56,8 @@ class _Commands(LaterGroup):
         except click.ClickException as error:
             _tell(error, as_json="--json" in words)
         except click.Abort as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):
+            # While a question waits click raises it "from None".
+            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
                 sys.exit(STOPPED)
             click.echo("cordwood: nothing was done", err=True)
             sys.exit(1)

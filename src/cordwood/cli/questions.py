@@ -83,3 +83,10 @@ def say(facts: dict[str, object], words: str, *, as_json: bool) -> None:
         print_json(facts)
     else:
         click.echo(words)
+
+
+def confirm(question: str, *, as_json: bool) -> None:
+    """Go on if somebody says yes; a program is not asked, and nothing is taken for a yes."""
+    if as_json or sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; with --yes it is done without asking")
+    click.confirm(question, abort=True, err=True)

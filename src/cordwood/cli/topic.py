@@ -34,7 +34,7 @@ from cordwood.cli.output import (
     size,
     whole_file,
 )
-from cordwood.cli.questions import say
+from cordwood.cli.questions import confirm, say
 from cordwood.cli.records import ParquetFile, blocks_of, print_batch, print_record
 from cordwood.cli.source import Source, tell_terminal
 from cordwood.journal.journal import EXTENT_BYTES
@@ -380,8 +380,8 @@ def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: boo
             say({"deleted": group}, f"deleted group {group}", as_json=as_json)
             return
         held = sum(one.next - one.oldest for one in topics.describe(*names).partitions)
-        if not yes and held and sys.stdin.isatty() and not as_json:
-            click.confirm(f"{topic} has {held:,} records; delete them?", abort=True)
+        if not yes and held:
+            confirm(f"{topic} has {held:,} records; delete them?", as_json=as_json)
         topics.delete(*names)
     say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from cordwood.cli.later import Later, LaterGroup
 from cordwood.cli.life import object_progress
 from cordwood.cli.output import byte_progress, command, print_json, size
 from cordwood.cli.place import opened, volume_command
-from cordwood.cli.questions import say
+from cordwood.cli.questions import confirm, say
 from cordwood.store.url import Store
 from cordwood.sync.volume import Volume
 from cordwood.volume.collect import KEEP_S
@@ -108,8 +107,8 @@ def list_volumes(store_url: str, *, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(url: str, directory: str | None, *, yes: bool, as_json: bool) -> None:
     """Take the name of the volume at URL away; `collect` frees what nothing needs then."""
-    if not yes and sys.stdin.isatty() and not as_json:
-        click.confirm(f"delete {url}?", abort=True)
+    if not yes:
+        confirm(f"delete {url}?", as_json=as_json)
     with opened(url, directory) as named:
         is_there = named.name in named.tags()
         named.delete()  # Also if it is gone: what this directory knows of it may be left.

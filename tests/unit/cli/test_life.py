@@ -69,6 +69,14 @@ def test_a_cursor_is_set_moved_and_deleted(url):
     assert "no cursor named" in call("log", "cursor", "delete", url, "c").stderr
 
 
+@pytest.mark.parametrize("words", [["list"], ["delete", "c"]])
+def test_cursors_of_a_log_that_is_not_there(tmp_path, words):
+    """It is the log that is missing, and that is said."""
+    verb, *more = words
+    refused = call("log", "cursor", verb, f"file://{tmp_path}/none", *more, "--json")
+    assert (1, "no_such_log") == (refused.exit_code, json.loads(refused.stdout)["error"])
+
+
 def test_a_collection_frees_what_lies_before_the_cursor(url):
     """And says what it did."""
     refused = call("log", "collect", url)
@@ -141,6 +149,19 @@ def test_a_sealed_log_is_read_and_takes_nothing(url):
     assert "is sealed at offset 6" in call("log", "seal", url).stdout
 
 
+def test_a_seal_that_would_have_to_change_is_refused(url):
+    """The same again is a success, and another reason or another log is none."""
+    for _ in range(2):
+        assert (
+            "done" == answer("log", "seal", url, "--reason", "done", "--moved-to", "new")["reason"]
+        )
+    for more in (["--reason", "other"], ["--moved-to", "elsewhere"], ["--moved-to", ""]):
+        refused = call("log", "seal", url, *more, "--json")
+        assert (1, "sealed") == (refused.exit_code, json.loads(refused.stdout)["error"])
+        assert "was sealed before" in refused.stderr
+    assert ("done", "new") == tuple(answer("log", "seal", url)[of] for of in ("reason", "moved_to"))
+
+
 def test_a_migration_goes_on_with_the_next_offset(url, tmp_path):
     """One total order over both logs."""
     target = f"file://{tmp_path}/new"
@@ -176,9 +197,11 @@ def test_a_copy_is_equal(url, tmp_path):
     assert "exists" in call("log", "copy", url, f"file://{tmp_path}/orders").stderr
 
 
-def test_destroy_asks_first(url):
-    """And leaves everything as it is if the answer is no."""
-    asked = call("log", "destroy", url, given="n\n")
-    assert 1 == asked.exit_code
-    assert "5 records" in asked.stderr
+def test_nobody_is_asked_who_cannot_answer(url):
+    """A program gets an error that names the option, and nothing goes."""
+    for more in ([], ["--json"]):
+        refused = call("log", "destroy", url, *more, given="y\n")
+        assert 2 == refused.exit_code
+        assert "--yes" in refused.stderr
+    assert "usage" == json.loads(refused.stdout)["error"]
     assert 5 == len(call("log", "read", url).stdout.splitlines())

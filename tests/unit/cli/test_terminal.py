@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from cordwood import sync
+from cordwood.base.errors import NotFoundError
 
 BODY = b"a\tb \x1b[31mred\x1b[0m\x07 \xc2\x9b1m \xff"
 PATIENCE_S = 60
@@ -41,6 +44,54 @@ def on_terminal(*words):
         assert 0 == process.wait(PATIENCE_S)
     os.close(ours)
     return found.replace(b"\r\n", b"\n")
+
+
+def asked(words, act):
+    """Run a command that asks on a terminal, and act on it then; its exit code."""
+    ours, theirs = pty.openpty()
+    # As in the foreground of a shell: Ctrl-C is not ignored.
+    begun = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    begun += "runpy.run_module('cordwood', run_name='__main__')"
+    command = [sys.executable, "-c", begun, *words]
+    with subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE) as process:
+        said = b""
+        while b"[y/N]" not in said:
+            said += process.stderr.read1() or pytest.fail(said.decode())
+        act(process, ours)
+        rest = process.stderr.read()
+        code = process.wait(PATIENCE_S)
+    os.close(ours)
+    os.close(theirs)
+    assert b"Traceback" not in rest
+    return code
+
+
+def stop(process, _):
+    """Press Ctrl-C until it is noticed: one just before the wait for an answer is not."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        (lambda _, terminal: os.write(terminal, b"n\n"), 1),
+        (stop, 130),
+        (lambda _, terminal: os.write(terminal, b"y\n"), 0),
+    ],
+    ids=["no", "Ctrl-C", "yes"],
+)
+def test_destroy_asks_first(log, act, code):
+    """And leaves everything as it is unless the answer is yes."""
+    assert code == asked(["log", "destroy", log.url], act)
+    if code:
+        assert 1 == log.state().records
+    else:
+        with pytest.raises(NotFoundError):
+            log.state()
 
 
 def in_pipe(*words):
