@@ -232,6 +232,8 @@ def test_demo(run, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     assert "choose another" in run("demo", "--directory", tmp_path / "other", code=1)
+    refused = run("demo", "--directory", tmp_path / "other", "--json", code=1)
+    assert "already_exists" == refused["error"]
 
 
 def test_demo_without_java(run, tmp_path, monkeypatch):
