@@ -13,6 +13,8 @@ store that ignores conditions fails every time.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from cordwood.base.errors import (
     UncertainError,
 )
 from cordwood.store.api import Match, ObjectStore
+from cordwood.store.location import parse_location
 from cordwood.store.prefix import PrefixStore
 from cordwood.store.url import Store
 
@@ -149,6 +152,10 @@ class _Probe:
         self._clock = clock
         self._entropy = entropy
         self._written: set[str] = set()
+        self._root = ""
+        if isinstance(store, Store) and store.scheme == "file":
+            self._root = parse_location(store.url).name
+        self._is_new = not os.path.exists(self._root)
 
     def checks(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
         """Every promise by name."""
@@ -300,6 +307,15 @@ class _Probe:
         """Delete what was written. What a store that just failed will not delete now is left."""
         with suppress(CordwoodError):
             await self._store.delete(sorted(self._written))
+            if self._root:
+                await asyncio.to_thread(self._remove_folders)
+
+    def _remove_folders(self) -> None:
+        """Of a directory, also what is no object: our folders, with the locks that stay in them."""
+        shutil.rmtree(os.path.join(self._root, self._folder), ignore_errors=True)
+        if self._is_new:
+            with suppress(OSError):  # Somebody may have made use of it meanwhile.
+                os.rmdir(self._root)
 
     async def _keys(self, prefix: str, start_after: str = "") -> list[str]:
         return [meta.key async for meta in self._store.list(prefix, start_after)]

@@ -96,6 +96,17 @@ async def test_good_stores(tmp_path):
         assert ["mine"] == await keys_of(store)
 
 
+async def test_a_directory_is_left_as_it_was(tmp_path):
+    """Without the folders and locks of the probe; one that was not there is not there."""
+    store = Store(tmp_path / "wood")
+    assert (await probe(store)).ok
+    assert [] == list(tmp_path.iterdir())
+    await store.put("orders/mine", b"")
+    before = sorted(tmp_path.rglob("*"))
+    assert (await probe(store)).ok
+    assert before == sorted(tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize(
     ("kind", "broken"),
     [
