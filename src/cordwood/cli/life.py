@@ -16,6 +16,7 @@ from cordwood.cli.output import byte_progress, command, console, print_json, siz
 from cordwood.cli.questions import confirm
 from cordwood.log import tree
 from cordwood.log.collect import FRAGMENTS_MAX, CollectReport
+from cordwood.log.pins import TTL_S_MAX
 from cordwood.sync import Log
 
 
@@ -109,7 +110,13 @@ def pin() -> None:
 @click.argument("name")
 @click.argument("start", type=int)
 @click.argument("limit", type=int)
-@click.option("--ttl-s", type=int, default=3_600, show_default=True, help="Seconds it holds.")
+@click.option(
+    "--ttl-s",
+    type=click.IntRange(1, TTL_S_MAX),
+    default=3_600,
+    show_default=True,
+    help="Seconds it holds.",
+)
 @command
 def add_pin(url: str, name: str, start: int, limit: int, *, ttl_s: int, as_json: bool) -> None:
     """Keep the records from START up to LIMIT readable (with `log read --pin NAME`)."""

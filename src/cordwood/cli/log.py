@@ -95,7 +95,7 @@ def log() -> None:
 @click.option("--exist-ok", is_flag=True, help="Leave a log that exists as it is.")
 @click.option(
     "--grace-s",
-    type=int,
+    type=click.IntRange(1),
     default=GRACE_S_DEFAULT,
     show_default=True,
     help="Seconds between unlinking and deleting in a collection; fixed for ever.",

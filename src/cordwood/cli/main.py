@@ -69,7 +69,8 @@ def _tell(error: click.ClickException, *, as_json: bool) -> NoReturn:
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = "" if context is None else f"`{context.command_path} --help` says what it takes"
     message = " ".join(error.format_message().split()).removesuffix(".")
-    fail(message, hint, "usage", as_json=as_json, exit_code=error.exit_code)
+    code = "os" if isinstance(error, click.FileError) else "usage"
+    fail(message, hint, code, as_json=as_json, exit_code=error.exit_code)
 
 
 @click.group(

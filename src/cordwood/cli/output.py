@@ -166,7 +166,8 @@ def fail(
             print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
         except AnswerError:
             forget()
-    between = "\n  " if "\n" in message else ". "
+    between = " " if message.endswith(("?", ".")) else ". "
+    between = "\n  " if "\n" in message else between
     with suppress(OSError):  # The exit code tells it as well.
         click.echo(f"cordwood: {message}" + (between + hint if hint else ""), err=True)
     sys.exit(exit_code)
@@ -279,6 +280,11 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield target
         return
     draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.touch()
+    except OSError as error:
+        # People asked for the file, and know nothing of a draft.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield draft
         sync_path(draft)

@@ -44,6 +44,7 @@ from cordwood.log.format import (
 )
 from cordwood.log.fragment import FOOTER_PEEK_BYTES, Link, read_footer_link
 from cordwood.store.api import Buffer, LocalReads, Match, Meta, ObjectStore
+from cordwood.store.url import Store
 
 NODES_AHEAD = 8
 """Nodes fetched ahead of a walk: a level of the tree costs one round trip, not one per node."""
@@ -84,6 +85,11 @@ class LogObjects:
     def ancestors(self) -> tuple[Ancestor, ...]:
         """Whose files the log shares, as the manifest said that was loaded last."""
         return self._ancestors
+
+    @property
+    def _place(self) -> str:
+        """Which store it would be in, for messages, if that has a name."""
+        return f" in {self._plain.url}" if isinstance(self._plain, Store) else ""
 
     def key(self, path: str) -> str:
         """The store's key of a path inside the log."""
@@ -127,7 +133,7 @@ class LogObjects:
         manifest, etag = await self.look()
         if manifest.is_destroyed and self._chain is not None:
             raise NotFoundError(
-                f"there is no log named {self.name!r}: it was destroyed",
+                f"there is no log named {self.name!r}{self._place}: it was destroyed",
                 code=Code.NO_SUCH_LOG,
                 hint="create it again, or check the name and the store's URL",
             )
@@ -167,7 +173,7 @@ class LogObjects:
         except NotFoundError as error:
             self._is_cas = False
             raise NotFoundError(
-                f"there is no log named {self.name!r}: {key} does not exist",
+                f"there is no log named {self.name!r}{self._place}: {key} does not exist",
                 code=Code.NO_SUCH_LOG,
                 hint="create it first (log.create() or `cordwood log create`), "
                 "or check the name and the store's URL",

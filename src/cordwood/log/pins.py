@@ -338,5 +338,7 @@ def _key(objects: LogObjects, name: str) -> str:
 
 def _check_ttl(ttl_s: int) -> int:
     if type(ttl_s) is not int or not 0 < ttl_s <= TTL_S_MAX:
-        raise InvalidInputError(f"ttl_s is a whole number of seconds, not {ttl_s!r}")
+        raise InvalidInputError(
+            f"ttl_s is a whole number of seconds from 1 to {TTL_S_MAX:,}, not {ttl_s!r}"
+        )
     return ttl_s

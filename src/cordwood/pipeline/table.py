@@ -165,7 +165,9 @@ class Table:
         """
         for name, value in (("grace_s", grace_s), ("orphan_s", orphan_s)):
             if type(value) is not int or value < 1:
-                raise InvalidInputError(f"{name} is a whole number of seconds, not {value!r}")
+                raise InvalidInputError(
+                    f"{name} is a whole number of seconds from 1 on, not {value!r}"
+                )
         if mode not in MODES or keyless not in KEYLESSES:
             raise InvalidInputError(f"no table has mode {mode!r} and keyless {keyless!r}")
         await verify_conditional_puts(self.store)

@@ -109,4 +109,5 @@ def _bucket(text: str, scheme: str, rest: str) -> Location:
 
 
 def _refuse(text: str, hint: str) -> NoReturn:
-    raise InvalidInputError(f"store URL {text!r} is not one" if text else "store URL", hint=hint)
+    message = f"store URL {text!r} is not one" if text else "this is not a store URL"
+    raise InvalidInputError(message, hint=hint)

@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_written_is_told_in_a_line(run, url, tmp_path):
         said = run("log", "read", url, "-o", tmp_path / "none" / name, code=1)
         assert said.startswith("cordwood: ")
         assert 1 == len(said.splitlines())
-        assert name in said
+        assert f"none/{name}: No such file or directory\n" in said
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])

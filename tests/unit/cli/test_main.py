@@ -38,6 +38,9 @@ def test_a_command_that_is_none_is_refused():
         (["log", "create"], "Missing argument 'URL'"),
         (["log", "create", "--frob", "x"], "--frob"),
         (["log", "create", "x", "--protocol", "paxos"], "'cas', 'chain'"),
+        (["log", "create", "x", "--grace-s", "-1"], "-1 is not in the range x>=1"),
+        (["log", "pin", "add", "x", "p", "1", "2", "--ttl-s", "0"], "0 is not in the range 1<=x<="),
+        (["log", "create", "x", "--exist_ok"], "Did you mean '--exist-ok'? `"),
         (["log", "read", "x", "-n", "many"], "'many' is not a valid integer"),
         (["log", "frobnicate"], "No such command 'frobnicate'"),
         (["grep"], "give a PATTERN"),
@@ -70,8 +73,15 @@ def test_an_error_is_one_line(tmp_path):
         result = CliRunner().invoke(cli, [*words, *more])
         (line,) = result.stderr.splitlines()
         assert (1, True) == (result.exit_code, "no log named 'none'" in line)
+        assert f"in file://{tmp_path}: none/" in line
         assert "create it first" in line
     assert "no_such_log" == json.loads(result.stdout)["error"]
+
+
+def test_an_empty_url_is_told_in_a_sentence():
+    """Message and hint are sentences."""
+    result = CliRunner().invoke(cli, ["store", "probe", ""])
+    assert result.stderr.startswith("cordwood: this is not a store URL. use a path, or ")
 
 
 def test_a_bug_is_one_line(tmp_path, monkeypatch):
