@@ -23,6 +23,7 @@ import click
 from cordwood.base.errors import CordwoodError, CordwoodWarning
 from cordwood.cli.answers import AnswerError, forget
 from cordwood.cli.start import STOPPED, loaded
+from cordwood.cli.wording import in_shell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -161,6 +162,7 @@ def fail(
 
     It is one line, unless the message has several to show a place in what was typed.
     """
+    message, hint = in_shell(message), in_shell(hint)
     if as_json:
         try:
             print_json({"error": code, "message": message, "hint": hint} | dict(facts or {}))
