@@ -119,12 +119,17 @@ def pin() -> None:
 )
 @command
 def add_pin(url: str, name: str, start: int, limit: int, *, ttl_s: int, as_json: bool) -> None:
-    """Keep the records from START up to LIMIT readable (with `log read --pin NAME`)."""
+    """Keep the records from START up to LIMIT readable (with `log read --pin NAME`).
+
+    A pin holds whole fragments: it may begin before START and end behind LIMIT.
+    """
     made = Log.from_url(url).pin(name, start, limit, ttl_s=ttl_s)
     if as_json:
         print_json({"pin": name, "start": made.start, "limit": made.limit, "ttl_s": ttl_s})
     else:
         click.echo(f"pin {name} holds [{made.start}, {made.limit}) for {ttl_s} s")
+        if made.start < start or made.limit > limit:
+            click.echo(f"asked for [{start}, {limit}): fragments are held whole")
 
 
 @pin.command("list")
@@ -271,10 +276,24 @@ def migrate(url: str, target: str, *, reason: str, as_json: bool) -> None:
         click.echo(f"{named.url} is sealed; {other.url} goes on at offset {start:,}")
 
 
+start_option = click.option(
+    "--start",
+    type=int,
+    help="Begin with the fragment that holds this offset, or one before; by default with the "
+    "oldest. Fragments are taken whole.",
+)
+
+
+def _tell_start(asked: int | None, begins: int, how: str) -> None:
+    """Say it if a log begins before what was asked for."""
+    if asked is not None and begins < asked:
+        click.echo(f"asked for {asked:,}, begins at {begins:,}: fragments are {how} whole")
+
+
 @click.command()
 @click.argument("url")
 @click.argument("target")
-@click.option("--start", type=int, help="Begin at this offset; by default at the oldest.")
+@start_option
 @command
 def fork(url: str, target: str, *, start: int | None, as_json: bool) -> None:
     """Make TARGET a log that begins as the one at URL is now, without copying its files."""
@@ -289,6 +308,7 @@ def fork(url: str, target: str, *, start: int | None, as_json: bool) -> None:
             f"{other.url} shares {state.records:,} records with {named.url} "
             f"and goes on at offset {state.next_offset:,}"
         )
+        _tell_start(start, state.oldest_offset, "shared")
 
 
 @click.command()
@@ -313,7 +333,7 @@ def destroy(url: str, *, yes: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.argument("target")
-@click.option("--start", type=int, help="Begin at this offset; by default at the oldest.")
+@start_option
 @command
 def copy(url: str, target: str, *, start: int | None, as_json: bool) -> None:
     """Copy the log at URL to TARGET, in the same store or another, and prove that it is equal."""
@@ -325,16 +345,20 @@ def copy(url: str, target: str, *, start: int | None, as_json: bool) -> None:
             lambda done, made: advance(done.bytes, sum(p.num_bytes for p in tree.roots(made))),
         )
     if as_json:
-        facts = {"fragments": report.fragments, "setsum": str(report.setsum)}
-        print_json(
-            {"copy": other.url, "of": named.url, "records": report.records, "bytes": report.bytes}
-            | facts
-        )
+        facts = {
+            "records": report.records,
+            "bytes": report.bytes,
+            "fragments": report.fragments,
+            "setsum": str(report.setsum),
+            "oldest_offset": report.oldest_offset,
+        }
+        print_json({"copy": other.url, "of": named.url} | facts)
     else:
         click.echo(
             f"{other.url} holds {report.records:,} records ({size(report.bytes)}) of {named.url}\n"
             f"setsum {report.setsum}"
         )
+        _tell_start(start, report.oldest_offset, "copied")
 
 
 @click.command()

@@ -443,4 +443,4 @@ def _time_us(text: str | None) -> int | None:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
-    return int(moment.timestamp() * 1_000_000)
+    return max(0, int(moment.timestamp() * 1_000_000))  # No record is from before 1970.

@@ -121,6 +121,7 @@ def test_read_by_time(run, url):
     run("log", "append", url, "--create", stdin="a\n")
     assert run("log", "read", url, "--since", "2000-01-01", "--until", "2100-01-01") == "1\ta\n"
     assert run("log", "read", url, "--until", "2000-01-01T00:00:00Z") == ""
+    assert run("log", "read", url, "--since", "0001-01-02") == "1\ta\n"
     assert "is not a time" in run("log", "read", url, "--since", "yesterday", code=1)
 
 

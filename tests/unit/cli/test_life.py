@@ -197,6 +197,22 @@ def test_a_copy_is_equal(url, tmp_path):
     assert "exists" in call("log", "copy", url, f"file://{tmp_path}/orders").stderr
 
 
+def test_it_is_said_where_whole_fragments_make_it_more(tmp_path):
+    """Of a pin, a fork and a copy: they begin where a fragment begins."""
+    url = f"file://{tmp_path}/two"
+    call("log", "append", url, "--create", given="1\n2\n3\n")
+    call("log", "append", url, given="4\n5\n")
+    held = "pin p holds [1, 4) for 60 s\nasked for [2, 3): fragments are held whole\n"
+    assert held == call("log", "pin", "add", url, "p", "2", "3", "--ttl-s", "60").stdout
+    exact = call("log", "pin", "add", url, "q", "1", "4", "--ttl-s", "60").stdout
+    assert "pin q holds [1, 4) for 60 s\n" == exact
+    for verb, how in (("fork", "shared"), ("copy", "copied")):
+        told = call("log", verb, url, f"{url}-{verb}-5", "--start", "5").stdout
+        assert f"asked for 5, begins at 4: fragments are {how} whole" in told
+        assert "asked" not in call("log", verb, url, f"{url}-{verb}-1", "--start", "1").stdout
+        assert 4 == answer("log", verb, url, f"{url}-{verb}", "--start", "5")["oldest_offset"]
+
+
 def test_nobody_is_asked_who_cannot_answer(url):
     """A program gets an error that names the option, and nothing goes."""
     for more in ([], ["--json"]):
