@@ -162,6 +162,9 @@ def append(
 ) -> None:
     """Append records from FILE (or standard input) to the log at URL.
 
+    A line ends with a newline, or with a carriage return and a newline; neither is part of the
+    record. A blank line is an empty record, but with --as jsonl it is passed over.
+
     The command ends when every record is durable and prints the offsets they got. After a failure,
     or Ctrl-C, the log holds the beginning of FILE, and the command says up to which line.
     """
@@ -176,9 +179,12 @@ def append(
 @log.command()
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the oldest.")
-@click.option("--limit", type=int, help="The first offset not wanted.")
+@click.option("--limit", type=int, help="The first offset not wanted; for a number, see -n.")
 @click.option("-n", "--records", type=click.IntRange(min=0), help="At most so many records.")
-@click.option("--since", help="Only records from this time on, e.g. 2026-01-31T12:00:00Z.")
+@click.option(
+    "--since",
+    help="Only records from this time on, e.g. 2026-01-31T12:00:00Z; without a zone it is UTC.",
+)
 @click.option("--until", help="Only records before this time.")
 @click.option(
     "-o",
