@@ -40,6 +40,9 @@ _UNSAFE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if 
 _UNSAFE_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}
 """The same in JSON, which escapes the others by itself."""
 
+COLUMNS_MIN, COLUMNS_PIPED = 40, 10_000
+"""A table is no narrower than this; and in a pipe as wide as it is, since this is more."""
+
 BUG_HINT = f"this is a bug in Cordwood: please report it, with what {TRACEBACK}=1 shows"
 
 
@@ -54,7 +57,10 @@ def console() -> Console:
             """As anything else that is printed: the command ends well."""
             raise BrokenPipeError
 
-    return Screen(highlight=False, soft_wrap=True)
+    screen = Screen(highlight=False, soft_wrap=True)
+    # A program reads names whole, and on a screen without a width nothing would be seen.
+    screen.width = max(screen.width, COLUMNS_MIN) if screen.is_terminal else COLUMNS_PIPED
+    return screen
 
 
 def print_json(value: Any) -> None:

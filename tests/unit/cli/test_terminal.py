@@ -29,11 +29,13 @@ def log(url):
     return log
 
 
-def on_terminal(*words):
+def on_terminal(*words, **environment):
     """What a command prints on a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "cordwood", *words]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=theirs, env=os.environ | environment
+    ) as process:
         os.close(theirs)
         found = b""
         try:
@@ -132,3 +134,34 @@ def test_a_topic_is_shown_alike(tmp_path):
     _, second = on_terminal(*words, "--json").splitlines()
     assert b"\xc2\x9b" not in second
     assert "\x9b" == json.loads(second)["value"]
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_a_terminal_without_a_width_shows_a_table_all_the_same(log, columns):
+    """Somebody's shell may say that it has no columns."""
+    log.cursors.init("billing", 1)
+    assert b"billing" in on_terminal("log", "cursor", "list", log.url, COLUMNS=columns)
+
+
+def test_a_table_in_a_pipe_has_whole_names(log):
+    """However long they are; and it is not as wide as it might be."""
+    name = "c" * 120
+    log.cursors.init(name, 1)
+    shown = in_pipe("log", "cursor", "list", log.url).decode()
+    assert name in shown
+    assert all(len(line) < 200 for line in shown.splitlines())
+
+
+def test_who_is_to_type_lines_is_told(log):
+    """A command that waits for a terminal looks as if it hung; a file is not waited for."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cordwood", "log", "append", log.url]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert b"reading lines from the terminal; Ctrl-D ends" in process.stderr.readline()
+        os.write(ours, b"typed\n\x04")
+        assert b"appended 1 record, offset 2\n" == process.stdout.read()
+        assert (b"", 0) == (process.stderr.read(), process.wait(PATIENCE_S))
+    os.close(ours)
+    os.close(theirs)
