@@ -369,7 +369,7 @@ def latest(place: str, topic: str, key: str | None, *, separator: str, as_json: 
 @click.argument("place")
 @click.argument("topic")
 @click.option("--group", help="Forget this group of consumers, and not the topic.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask; a program has to say it.")
 @command
 def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: bool) -> None:
     """Delete a topic with all its records, or a group."""

@@ -104,7 +104,7 @@ def list_volumes(store_url: str, *, as_json: bool) -> None:
 
 @volume.command()
 @volume_command
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask; a program has to say it.")
 def delete(url: str, directory: str | None, *, yes: bool, as_json: bool) -> None:
     """Take the name of the volume at URL away; `collect` frees what nothing needs then."""
     if not yes:
