@@ -313,7 +313,7 @@ def fork(url: str, target: str, *, start: int | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("url")
-@click.option("--yes", is_flag=True, help="Do not ask; a program has to say it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @command
 def destroy(url: str, *, yes: bool, as_json: bool) -> None:
     """Delete the log at URL and everything in it."""

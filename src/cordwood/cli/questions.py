@@ -86,7 +86,7 @@ def say(facts: dict[str, object], words: str, *, as_json: bool) -> None:
 
 
 def confirm(question: str, *, as_json: bool) -> None:
-    """Go on if somebody says yes; a program is not asked, and nothing is taken for a yes."""
-    if as_json or sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here; with --yes it is done without asking")
+    """Go on if somebody says yes, or a pipe does; a program that wants JSON is not asked."""
+    if as_json:
+        raise click.UsageError("nobody can be asked with --json; with --yes it is done unasked")
     click.confirm(question, abort=True, err=True)

@@ -369,7 +369,7 @@ def latest(place: str, topic: str, key: str | None, *, separator: str, as_json: 
 @click.argument("place")
 @click.argument("topic")
 @click.option("--group", help="Forget this group of consumers, and not the topic.")
-@click.option("--yes", is_flag=True, help="Do not ask; a program has to say it.")
+@click.option("--yes", is_flag=True, help="Do not ask; a program is not asked.")
 @command
 def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: bool) -> None:
     """Delete a topic with all its records, or a group."""
@@ -380,7 +380,7 @@ def delete(place: str, topic: str, *, group: str | None, yes: bool, as_json: boo
             say({"deleted": group}, f"deleted group {group}", as_json=as_json)
             return
         held = sum(one.next - one.oldest for one in topics.describe(*names).partitions)
-        if not yes and held:
+        if not yes and held and sys.stdin.isatty() and not as_json:
             confirm(f"{topic} has {held:,} records; delete them?", as_json=as_json)
         topics.delete(*names)
     say({"deleted": topic, "records": held}, f"deleted {topic}", as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -104,10 +105,10 @@ def list_volumes(store_url: str, *, as_json: bool) -> None:
 
 @volume.command()
 @volume_command
-@click.option("--yes", is_flag=True, help="Do not ask; a program has to say it.")
+@click.option("--yes", is_flag=True, help="Do not ask; a program is not asked.")
 def delete(url: str, directory: str | None, *, yes: bool, as_json: bool) -> None:
     """Take the name of the volume at URL away; `collect` frees what nothing needs then."""
-    if not yes:
+    if not yes and sys.stdin.isatty() and not as_json:
         confirm(f"delete {url}?", as_json=as_json)
     with opened(url, directory) as named:
         is_there = named.name in named.tags()

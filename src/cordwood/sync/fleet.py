@@ -101,7 +101,7 @@ class Fleet:
                 writer.flush()
             finally:
                 self._run(used.__aexit__(None, None, None))
-        writer.check_answers()
+        writer.failures.tell()
 
     def append(
         self,

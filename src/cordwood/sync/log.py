@@ -371,7 +371,8 @@ class Writer:
         self._mutex = threading.Lock()
         """Taken by itself, and not by way of the condition, where Ctrl-C could leave it taken."""
         self._taken = threading.Condition(self._mutex)
-        self._failures = Failures()
+        self.failures = Failures()
+        """Of `append_soon`."""
 
     @property
     def is_open(self) -> bool:
@@ -391,7 +392,7 @@ class Writer:
                 future. The writer is closed all the same.
         """
         self._close()
-        self.check_answers()
+        self.failures.tell()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -446,7 +447,7 @@ class Writer:
 
         def known(done: asyncio.Future[int]) -> None:
             answer.follow(done)
-            self._failures.add(answer)
+            self.failures.add(answer)
 
         async def take() -> None:
             try:
@@ -456,7 +457,7 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - whatever it was, the caller must hear
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(error)
-                    self._failures.add(answer)
+                    self.failures.add(answer)
             finally:
                 with self._mutex:
                     self._handed_bytes -= num_bytes
@@ -469,10 +470,6 @@ class Writer:
     def flush(self) -> None:
         """Wait until everything appended so far is durable or has failed."""
         self._home().run(self._after_all(self._writer.flush))
-
-    def check_answers(self) -> None:
-        """Raise the first failure of an `append_soon` that nobody has asked its future for."""
-        self._failures.tell()
 
     def _close(self) -> None:
         self._home().run(self._after_all(self._writer.close))

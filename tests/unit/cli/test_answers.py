@@ -117,9 +117,12 @@ def test_ctrl_c_while_the_command_is_loaded_is_quiet(log):
     begun = """
 import os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import cordwood.cli.start
-threading.Timer(float(sys.argv.pop(1)), os.kill, [os.getpid(), signal.SIGINT]).start()
-cordwood.cli.start.main()
+from cordwood.cli import start
+def guard(then=start.guard):
+    threading.Timer(float(sys.argv.pop(1)), os.kill, [os.getpid(), signal.SIGINT]).start()
+    then()
+start.guard = guard
+start.main()
 """
     for delay in ("0.001", "0.01", "0.03", "0.06"):
         command = [sys.executable, "-c", begun, delay, "log", "tail", log.url]

@@ -213,11 +213,13 @@ def test_it_is_said_where_whole_fragments_make_it_more(tmp_path):
         assert 4 == answer("log", verb, url, f"{url}-{verb}", "--start", "5")["oldest_offset"]
 
 
-def test_nobody_is_asked_who_cannot_answer(url):
-    """A program gets an error that names the option, and nothing goes."""
-    for more in ([], ["--json"]):
-        refused = call("log", "destroy", url, *more, given="y\n")
-        assert 2 == refused.exit_code
-        assert "--yes" in refused.stderr
+def test_destroy_asks_first(url):
+    """Without a yes nothing goes; and a program that wants JSON gets it, not a question."""
+    asked = call("log", "destroy", url, given="n\n")
+    assert 1 == asked.exit_code
+    assert "5 records" in asked.stderr
+    refused = call("log", "destroy", url, "--json", given="y\n")
+    assert 2 == refused.exit_code
+    assert "--yes" in refused.stderr
     assert "usage" == json.loads(refused.stdout)["error"]
     assert 5 == len(call("log", "read", url).stdout.splitlines())

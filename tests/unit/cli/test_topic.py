@@ -167,9 +167,7 @@ def test_topics_are_listed_described_and_deleted(run, place):
     assert "groups: g" in said
     assert str(state["namespace_id"]) in said
     assert "owner = ada" in run("topic", "describe", place, "shop/prices")
-    assert "--yes" in run("topic", "delete", place, TOPIC, code=2)
-    gone = run("topic", "delete", place, TOPIC, "--yes", "--json")
-    assert {"deleted": TOPIC, "records": 1} == gone
+    assert {"deleted": TOPIC, "records": 1} == run("topic", "delete", place, TOPIC, "--json")
     assert "shop/prices\n" == run("topic", "list", place)
 
 
