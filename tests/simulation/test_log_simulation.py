@@ -56,16 +56,6 @@ def test_a_deadlock_is_noticed():
         simulate(1, main)
 
 
-def test_threads_are_refused():
-    """A thread would make a run depend on the machine."""
-
-    async def main():
-        await asyncio.to_thread(int)
-
-    with pytest.raises(RuntimeError, match="threads"):
-        simulate(1, main)
-
-
 def _seeds_that_fail():
     failures = []
     for seed in MUTANT_SEEDS:
