@@ -147,7 +147,7 @@ def test_ctrl_c_at_any_moment_leaves_a_writer_in_order(log):
                         writer.append_soon(b"x")
                 answered = threading.Event()
                 writer._portal.loop.call_soon_threadsafe(answered.set)
-                assert answered.wait(6)
+                assert answered.wait(60)
             assert writer.append(b"last") == log.state().records
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
