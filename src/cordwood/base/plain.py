@@ -3,7 +3,7 @@
 For a short record hashlib takes more time beside the hashing than for it, and every further step in
 Python costs a twentieth of that. So there is one way for each kind of value::
 
-    all of one size     copied into a strip, each behind its head, a thousand at a time: no object
+    all of one size     copied into a strip, each behind its head, some hundred at a time: no object
                         is made of it, and hashlib is given it in one piece
     short               joined to their heads by Arrow, one object per record
     long                hashed where they lie, after their heads
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 _CHUNK_RECORDS = 4096
 _CHUNK_BYTES = 2**20
-"""How much is hashed between two sums, so that memory stays bounded."""
+"""How much is hashed in one go, so that memory stays bounded."""
+
+_SUM_BYTES = 2**18
+"""Digests are summed up when there are so many bytes of them."""
 
 _COPY_RECORDS_MIN = 16
 """To copy heads and values together pays for so many records."""
@@ -41,12 +44,9 @@ _STRIP_VALUE_MAX = 2048
 """Values of one size are copied up to this one: a longer copy costs more than it saves."""
 
 _STRIP_RECORDS = 1024
-_STRIP_BYTES = 2**21
+_STRIP_BYTES = 2**18
 """How much is copied at once: enough that what is done for each strip does not count, little enough
 that what was copied is still near when it is hashed."""
-
-_STRIPS_MAX = 64
-"""Strips between two sums, so that memory stays bounded."""
 
 _SPARE = threading.local()
 """The strip that this thread used last: to make one takes half a hundredth of hashing 8 MiB."""
@@ -136,18 +136,12 @@ class _Total:
         self._waiting: list[bytes] = []
         self._num_bytes = 0
 
-    def add(self, digests: list[bytes]) -> None:
-        """Digests, each for itself or several joined."""
-        self._waiting += digests
-        self._num_bytes += sum(map(len, digests))
-        if self._num_bytes >= _CHUNK_RECORDS * 32:
+    def add(self, digests: bytes) -> None:
+        """Digests, one behind the other."""
+        self._waiting.append(digests)
+        self._num_bytes += len(digests)
+        if self._num_bytes >= _SUM_BYTES:
             self._add_up()
-
-    def add_all(self, other: _Total) -> None:
-        """All that was added to another one."""
-        if other._waiting:
-            other._add_up()
-        self._sums += other._sums
 
     def columns(self) -> list[int]:
         """Of all that was added."""
@@ -166,7 +160,7 @@ class _Total:
 
 
 class _Strip:
-    """Values of one size, a thousand at a time, each copied behind its head.
+    """Values of one size, some hundred at a time, each copied behind its head.
 
     As they lie they follow each other, perhaps each behind its length::
 
@@ -226,20 +220,14 @@ class _Strip:
             return False
         values = np.ndarray(count, self._values.dtype, content, gap, pitch)
         lengths = np.ndarray(count if gap else 0, "<u4", content, 0, pitch)
-        part, digests = _Total(), []
+        if (lengths != self._size).any():
+            return False
         for start in range(0, count, self._num):
             rows = slice(start, start + self._num)
             num = len(heads[rows])
             self._values[:num] = values[rows]
             self._heads[:num] = heads[rows]
-            if (lengths[rows] != self._size).any():
-                return False
-            digests.append(_hash_items(self._items[:num]))
-            if len(digests) == _STRIPS_MAX:
-                part.add(digests)
-                digests = []
-        total.add_all(part)
-        total.add(digests)
+            total.add(_hash_items(self._items[:num]))
         return True
 
 
@@ -268,7 +256,7 @@ def _heads(
 
 def _hash_in_place(
     heads: npt.NDArray[np.void], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
-) -> list[bytes]:
+) -> bytes:
     """The digest of each head followed by its value."""
     begin, content, bounds = _NOTHING_HASHED.copy, values.data, places.tolist()
     digests = []
@@ -277,10 +265,10 @@ def _hash_in_place(
         hashed.update(head)
         hashed.update(content[start:limit])
         digests.append(hashed.digest())
-    return digests
+    return b"".join(digests)
 
 
-def _hash_page(heads: npt.NDArray[np.void], page: npt.NDArray[np.uint8]) -> list[bytes] | None:
+def _hash_page(heads: npt.NDArray[np.void], page: npt.NDArray[np.uint8]) -> bytes | None:
     """The same of values that lie behind their lengths; None if they do not fill the page."""
     begin, content, length_at = _NOTHING_HASHED.copy, page.data, _LENGTH.unpack_from
     digests = []
@@ -295,12 +283,12 @@ def _hash_page(heads: npt.NDArray[np.void], page: npt.NDArray[np.uint8]) -> list
             digests.append(hashed.digest())
     except struct.error:
         return None  # beyond the end
-    return digests if limit == page.size else None
+    return b"".join(digests) if limit == page.size else None
 
 
 def _hash_joined(
     heads: npt.NDArray[np.void], values: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
-) -> list[bytes]:
+) -> bytes:
     """The same, where values are short and lie one behind the other."""
     head_places = np.arange(0, heads.nbytes + 1, _HEAD_BYTES, dtype=np.int64)
     joined = join_rows([binary_array(heads, head_places), binary_array(values, places)])
@@ -310,4 +298,4 @@ def _hash_joined(
         hashed = begin()
         hashed.update(item)
         digests.append(hashed.digest())
-    return digests
+    return b"".join(digests)

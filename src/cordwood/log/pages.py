@@ -15,11 +15,15 @@ process over some of what a forged footer may say of a column, which no reader o
 Only what Cordwood writes is understood: one row group, a body that is never null, plain encoding;
 and of that not lz4. In any other case, and where it is cheaper, the answer is `UnusualError`, and
 the caller decodes the file as every reader does; so he does if the sum is not the one he expects.
+
+Nothing here is taken for granted of the bytes: pages that are not compressed are hashed before it is
+known whether the file is whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,11 +35,12 @@ from cordwood.base.setsum import Setsum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow.parquet as pq
 
 _CODECS = {0: None, 1: "snappy", 6: "zstd"}
 """By their numbers. lz4 is left to the decoder: of a page that ends too soon pyarrow gives the rest
 as it found it in memory, and neither the page nor pyarrow tells its length."""
+_THREE_COLUMNS = re.compile(rb"\x15.\x19\x4c", re.DOTALL)
+"""How a footer begins: field 1, a version; field 2, a list of four structures, the schema."""
 _BODY_PATH = b"\x19\x18\x04body"
 """The name of a column, in what is said of it: field 3, a list of one text."""
 _FIELDS_LAST = 11
@@ -49,54 +54,46 @@ class UnusualError(Exception):
     """The file does not have the shape that is understood here."""
 
 
+Passed = Callable[[int], None]
+"""Called with a place in the file when everything before it is about to be hashed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The bodies of a fragment, found and not yet hashed."""
+    """The bodies of a fragment of three columns, found and not yet hashed."""
 
     data: npt.NDArray[np.uint8]
     column: Column
-    offsets: npt.NDArray[np.uint64]
-    timestamps: npt.NDArray[np.uint64]
 
     @classmethod
-    def find(
-        cls,
-        data: npt.NDArray[np.uint8],
-        file: pq.ParquetFile,
+    def find(cls, data: npt.NDArray[np.uint8], footer: bytes) -> Self:
+        """Those of a fragment, by its footer.
+
+        Raises:
+            UnusualError: the fragment must be decoded instead.
+        """
+        return cls(data, Column.of_body(footer, data.size))
+
+    @property
+    def are_compressed(self) -> bool:
+        """Whether a decompressor must make them."""
+        return self.column.codec is not None
+
+    def sum(
+        self,
         offsets: npt.NDArray[np.uint64],
         timestamps: npt.NDArray[np.uint64],
-    ) -> Self:
-        """Those of a fragment.
-
-        Args:
-            data: the whole fragment, whose checksum holds.
-            file: the same, opened.
-            offsets: of its records.
-            timestamps: of its records.
+        passed: Passed,
+    ) -> Setsum:
+        """The setsum of the records, if these are their offsets and timestamps.
 
         Raises:
             UnusualError: the fragment must be decoded instead.
         """
-        metadata = file.metadata
-        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-        if metadata.num_row_groups != 1 or names.count("body") != 1:
-            raise UnusualError("not one row group with one body")
-        body = metadata.schema.column(names.index("body"))
-        if (body.max_definition_level, body.max_repetition_level) != (0, 0):
-            raise UnusualError("a body may be null")
-        column = Column.of_body(data)
-        if column.num_values != len(offsets):
+        if self.column.num_values != len(offsets):
             raise UnusualError("not one body for each offset")
-        return cls(data, column, offsets, timestamps)
-
-    def sum(self) -> Setsum:
-        """The setsum of the records.
-
-        Raises:
-            UnusualError: the fragment must be decoded instead.
-        """
-        pages = _pages(self.data, self.column)
-        sums = sum_pages(self.offsets, self.timestamps, pages, self.data.size)
+        pages = _pages(self.data, self.column, passed)
+        sums = sum_pages(offsets, timestamps, pages, self.data.size)
         if sums is None:
             raise UnusualError("pages that do not hold what they should, or cheaper to decode")
         return Setsum.of_columns(sums)
@@ -112,14 +109,14 @@ class Column:
     end: int
 
     @classmethod
-    def of_body(cls, data: npt.NDArray[np.uint8]) -> Self:
-        """In a file that has one column of that name, and is a Parquet file.
+    def of_body(cls, footer: bytes, num_bytes: int) -> Self:
+        """In a file of so many bytes that has three columns, one of them of that name.
 
         Raises:
             UnusualError: the footer says it otherwise than ours do.
         """
-        length = int.from_bytes(data[-8:-4].tobytes(), "little")
-        footer = data[max(0, data.size - 8 - length) : -8].tobytes()
+        if not _THREE_COLUMNS.match(footer):
+            raise UnusualError("other columns")
         at = footer.find(_BODY_PATH)
         if at < 0 or footer.find(_BODY_PATH, at + 1) >= 0:
             raise UnusualError("no body, or several")
@@ -129,13 +126,13 @@ class Column:
             start, end = fields[9], fields[9] + fields[7]
         except (IndexError, KeyError, TypeError) as error:
             raise UnusualError("a footer") from error
-        if 11 in fields or start < 4 or not start <= end <= data.size:
+        if 11 in fields or start < 4 or not start <= end <= num_bytes:
             raise UnusualError("a dictionary, or pages outside the file")
         return cls(codec, num_values, start, end)
 
 
 def _pages(
-    data: npt.NDArray[np.uint8], column: Column
+    data: npt.NDArray[np.uint8], column: Column, passed: Passed
 ) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """The values of each page, not compressed, and how many they are."""
     codec = None if column.codec is None else pa.Codec(column.codec)
@@ -152,6 +149,7 @@ def _pages(
         if codec is None and size != stored:
             raise UnusualError("a page has another size than its header says")
         page = data[start:at]
+        passed(at)
         yield page if codec is None else _decompress(codec, page, size), count
 
 

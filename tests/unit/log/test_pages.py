@@ -174,7 +174,7 @@ def test_a_file_that_claims_too_many_records_is_not_opened(monkeypatch):
 def test_a_page_that_ends_too_soon_is_found(compression):
     """Though its checksum was made to hold, and memory may hold what is missing."""
     pointer, data = make(content_of_bodies([b"x" * 100] * 400), compression)
-    column = pages.Column.of_body(np.frombuffer(data, np.uint8))
+    column = pages.Column.of_body(fragments._footer(data), len(data))
     *_, header_bytes = pages._header(data[column.start : column.start + 256])
     page = data[column.start + header_bytes : column.end]
     codec = pa.Codec(compression)
@@ -205,7 +205,7 @@ def test_a_header_of_another_encoding_is_unusual():
 def test_what_a_reader_finds_has_the_last_word(monkeypatch):
     """If the sum of the bodies where they lie is another one, the fragment is decoded."""
     pointer, data = make(content_of_bodies([b"one", b"two"]))
-    monkeypatch.setattr(pages.Bodies, "sum", lambda _: Setsum.of_columns([1] * 8))
+    monkeypatch.setattr(pages.Bodies, "sum", lambda *_: Setsum.of_columns([1] * 8))
     fragments.check(data, pointer)
 
 
@@ -262,31 +262,103 @@ def test_short_ones_of_many_sizes_are_checked_as_well():
     ids=["dictionary", "second version", "row groups", "gzip", "other encoding"],
 )
 @pytest.mark.parametrize("nullable", [False, True])
-def test_files_of_another_shape_are_left_to_the_decoder(options, nullable):
+def test_files_of_another_shape_are_left_to_the_decoder(options, nullable, monkeypatch):
     """They may be right, but not everything that Parquet can say is understood here."""
-    schema = pa.schema([pa.field("body", pa.binary(), nullable)])
-    table = pa.table({"body": pa.array([b"one", b"two", b"two", b"three"], pa.binary())}, schema)
+    table = fragments.build_table(content_of_bodies([b"one", b"two", b"two", b"three"]), 7, STAMP)
+    schema = table.schema.set(2, pa.field("body", pa.binary(), nullable))
+    pointer, data = linked(table.cast(schema), **options)
+    decoded, parse = [], fragments._parse
+    monkeypatch.setattr(fragments, "_parse", lambda *args: decoded.append(args) or parse(*args))
+    fragments.check(data, pointer)
+    assert decoded
+    with pytest.raises(CorruptionError):
+        fragments.check(data, msgspec.structs.replace(pointer, setsum_hex="0" * 64))
+
+
+def linked(table, told=None, at=None, **options):
+    """A file as another program might write it, with a link and a checksum of ours.
+
+    `told`: the records that pointer and link tell of; the same if None. `at`: the time in the link.
+    """
+    told = table if told is None else told
+    start, stamp = (told.column(name)[0].as_py() for name in ("offset", "timestamp_us"))
+    stamp = stamp if at is None else at
+    setsum = Setsum.of_fragment(told).hexdigest()
+    link = fragments.Link("a" * 32, start, start + len(told), stamp, setsum, "b" * 32, ZERO)
+    rows = options.pop("row_group_size", None)
+    options = {"use_dictionary": False, "compression": "none", "store_schema": False, **options}
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **options)
-    data = sink.getvalue()
-    numbers = np.arange(4, dtype=np.uint64)
-    with pytest.raises(pages.UnusualError):
-        pages.Bodies.find(
-            np.frombuffer(data, np.uint8),
-            pq.ParquetFile(pa.BufferReader(data)),
-            numbers,
-            numbers,
-        ).sum()
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table, row_group_size=rows)
+        writer.add_key_value_metadata({fragments.LINK_KEY: msgspec.json.encode(link)})
+    data = sealed(sink.getvalue().to_pybytes())
+    return fragments.pointer(link, 1, len(data)), data
+
+
+@pytest.mark.usefixtures("never_decoded")
+@pytest.mark.parametrize("kernel", ["numba"], indirect=True)
+def test_a_file_of_the_same_shape_is_not_decoded():
+    """What the tests around this one rely on."""
+    table = fragments.build_table(content_of_bodies([b"one", b"two"]), 7, STAMP)
+    pointer, data = linked(table)
+    fragments.check(data, pointer)
+
+
+@pytest.mark.parametrize(("start", "stamp"), [(8, STAMP), (7, STAMP + 1), (0, STAMP)])
+def test_records_that_are_others_than_their_link_tells_are_found(start, stamp):
+    """Though the sum is right for the offsets and the timestamp that are expected."""
+    content = content_of_bodies([b"x" * 40] * 30)
+    told = fragments.build_table(content, 7, STAMP)
+    pointer, data = linked(fragments.build_table(content, start, stamp), told)
+    with pytest.raises(CorruptionError) as caught:
+        fragments.check(data, pointer)
+    assert caught.value.code is Code.SETSUM_MISMATCH
+    with pytest.raises(CorruptionError):
+        fragments.decode(data, pointer)
+
+
+def test_records_with_several_timestamps_are_left_to_the_decoder():
+    """Ours have one, and the link tells it."""
+    table = fragments.build_table(content_of_bodies([b"x" * 40] * 30), 7, STAMP)
+    stamps = pa.array(np.arange(STAMP, STAMP + 30, dtype=np.uint64))
+    table = table.set_column(1, table.schema.field(1), stamps)
+    pointer, data = linked(table)
+    fragments.check(data, pointer)
+
+
+@pytest.mark.parametrize("at", [-1, 2**64 - 1, STAMP + 1])
+def test_a_link_with_another_time_is_left_to_the_decoder(at):
+    """The records are what they are."""
+    table = fragments.build_table(content_of_bodies([b"x" * 40] * 30), 7, STAMP)
+    pointer, data = linked(table, at=at)
+    fragments.check(data, pointer)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_nothing_but_our_own_code_sees_damage(compression, monkeypatch):
+    """No decoder and no decompressor, before the checksum holds."""
+    pointer, data = make(content_of_bodies([b"x" * 100] * 400), compression)
+
+    def refuse(*_):
+        raise AssertionError("it saw damaged bytes")
+
+    for module, name in ((fragments, "_open"), (fragments, "_parse"), (pages, "_decompress")):
+        monkeypatch.setattr(module, name, refuse)
+    for place in range(4, len(data) - 8, max(1, len(data) // 500)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises(CorruptionError, match="checksum"):
+            fragments.check(bytes(damaged), pointer)
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
 def test_another_number_of_records_is_unusual(count):
     """There must be as many bodies as offsets."""
     _, data = make(content_of_bodies([b"a", b"b", b"c", b"d"]))
-    file = pq.ParquetFile(pa.BufferReader(data))
     numbers = np.arange(count, dtype=np.uint64)
+    bodies = pages.Bodies.find(np.frombuffer(data, np.uint8), fragments._footer(data))
     with pytest.raises(pages.UnusualError):
-        pages.Bodies.find(np.frombuffer(data, np.uint8), file, numbers, numbers).sum()
+        bodies.sum(numbers, numbers, lambda _: None)
 
 
 @given(st.binary(max_size=64))

@@ -40,7 +40,7 @@ from cordwood.store.url import Store
 
 FRAGMENT_BYTES = 8 * 2**20
 
-SCRUB_TIMES = 3
+SCRUB_TIMES = 5
 """A scrub is measured so many times as often: what it is to reach is near what can be reached, and
 a busy neighbour takes from it what the peer, which needs the memory less, does not notice."""
 
