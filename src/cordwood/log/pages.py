@@ -16,7 +16,7 @@ Only what Cordwood writes is understood: one row group, a body that is never nul
 and of that not lz4. In any other case, and where it is cheaper, the answer is `UnusualError`, and
 the caller decodes the file as every reader does; so he does if the sum is not the one he expects.
 
-Nothing here is taken for granted of the bytes: pages that are not compressed are hashed before it is
+Nothing is taken for granted of the bytes: pages that are not compressed are hashed before it is
 known whether the file is whole.
 """
 
