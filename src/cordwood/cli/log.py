@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordwood import sync
-from cordwood.base.errors import AlreadyExistsError, InvalidInputError
+from cordwood.base import portal
+from cordwood.base.errors import AlreadyExistsError, CordwoodError, InvalidInputError
 from cordwood.cli.append import append_to, lines_of, report
 from cordwood.cli.engines import engine_option
 from cordwood.cli.later import Later, LaterGroup
@@ -37,10 +38,13 @@ from cordwood.cli.output import (
 from cordwood.cli.source import Source, tell_terminal
 from cordwood.cli.tree import draw
 from cordwood.cli.verdict import scope_of, tell_scrub
+from cordwood.log import tree
+from cordwood.log.catalogue import logs_in
 from cordwood.log.chain.options import Protocol
-from cordwood.log.format import GRACE_S_DEFAULT
+from cordwood.log.format import GRACE_S_DEFAULT, Manifest
 from cordwood.log.reader import Limits
 from cordwood.log.records import FULL_SCHEMA, Record
+from cordwood.store.url import Store
 from cordwood.sync import Log
 
 LINES_PER_LOOK = 1_000
@@ -176,6 +180,39 @@ def append(
     report(outcome, as_json=as_json)
 
 
+@log.command("list")
+@click.argument("store_url")
+@click.argument("logs", nargs=-1)
+@printing_command
+def list_logs(store_url: str, logs: tuple[str, ...], *, as_json: bool) -> None:
+    """List the logs in the store at STORE_URL, or those of LOGS.
+
+    LOGS are names or patterns: 'orders-*', '**'. A log that cannot be read is reported, ends in
+    exit code 1, and holds up no other.
+    """
+    store = Store(store_url)
+    found = portal.current().run(logs_in(store, logs or ("**",)))
+    if not found and not as_json:
+        click.echo(f"{store.url} has no logs" + (" of these names" if logs else ""), err=True)
+    has_failed = False
+    for named in (Log(store, name) for name in found):
+        row: dict[str, Any] = {"log": named.name, "url": named.url}
+        try:
+            row |= _listed(named.manifest())
+        except CordwoodError as error:
+            has_failed = True
+            row |= {"error": str(error.code), "message": error.message}
+        if as_json:
+            print_json(row)
+        elif "error" in row:
+            click.echo(f"{named.name}: {row['message']}", err=True)
+        else:
+            sealed = ", sealed" if row["sealed"] else ""
+            click.echo(f"{named.name}: {row['records']:,} records, {size(row['bytes'])}{sealed}")
+    if has_failed:
+        sys.exit(1)
+
+
 @log.command()
 @click.argument("url")
 @click.option("--start", type=int, help="The first offset; by default the oldest.")
@@ -192,6 +229,7 @@ def append(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a file instead: .parquet or .jsonl, by its ending.",
 )
+@click.option("--raw", is_flag=True, help="Print the bodies alone, with nothing between them.")
 @click.option("--no-verify", is_flag=True, help="Do not check setsums while reading.")
 @click.option("--pin", "pinned", help="Read what the pin of this name holds.")
 @click.option("--stream", help="Only records of this stream.")
@@ -205,6 +243,7 @@ def read(
     since: str | None,
     until: str | None,
     output: Path | None,
+    raw: bool,
     no_verify: bool,
     pinned: str | None,
     stream: str | None,
@@ -214,8 +253,10 @@ def read(
 
     A line is the offset, a tab and the body. Bytes of it that are no UTF-8 are printed as \xff, and
     newlines as they are; on a terminal control characters other than tabs are shown, as \x1b. For
-    exact bytes use --json or -o: there, what is no text is in Base64.
+    exact bytes use --raw, or --json or -o: there, what is no text is in Base64.
     """
+    if raw and (as_json or output is not None):
+        raise InvalidInputError("--raw is for standard output, without --json and -o")
     limits = Limits(
         max_records=records,
         limit_offset=limit,
@@ -239,7 +280,10 @@ def read(
                 click.echo(f"wrote {count:,} records to {output}")
             return
         for record in reader.read(start, limits, stream=stream):
-            _print_record(record, as_json=as_json)
+            if raw:
+                click.echo(record.body, nl=False)
+            else:
+                _print_record(record, as_json=as_json)
 
 
 @log.command()
@@ -426,6 +470,17 @@ def _full(batch: pa.RecordBatch) -> pa.Table:
         for f in FULL_SCHEMA
     ]
     return pa.Table.from_arrays(columns, schema=FULL_SCHEMA)
+
+
+def _listed(manifest: Manifest) -> dict[str, Any]:
+    """What a list says of a log."""
+    return {
+        "oldest_offset": manifest.oldest_offset,
+        "next_offset": manifest.next_offset,
+        "records": manifest.next_offset - manifest.oldest_offset,
+        "bytes": sum(pointer.num_bytes for pointer in tree.roots(manifest)),
+        "sealed": manifest.seal is not None,
+    }
 
 
 def _pointer(pointer: Any) -> dict[str, Any]:

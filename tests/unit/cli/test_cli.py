@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from cordwood import sync
+from cordwood.cli.main import cli
 
 
 def test_a_log_from_create_to_scrub(run, url):
@@ -114,6 +116,51 @@ def test_headers_that_are_no_text_are_told_apart(run, url, tmp_path):
         )
         assert ({"text": ""}, None) == (rows[1]["headers"], rows[1].get("headers_base64"))
         assert (None, None) == (rows[2].get("headers"), rows[2].get("headers_base64"))
+
+
+def test_logs_are_listed(run, url):
+    """All of a store, or those that a pattern means."""
+    place = url.removesuffix("/orders")
+    assert f"{place} has no logs\n" == run("log", "list", place)
+    assert [] == run("log", "list", place, "--json")
+    run("log", "append", url, "--create", stdin="a\nb\n")
+    run("log", "create", f"{place}/eu/clicks")
+    run("log", "seal", url)
+    clicks, orders = run("log", "list", place).splitlines()
+    assert clicks == "eu/clicks: 0 records, 0 B"
+    assert orders.startswith("orders: 2 records, ")
+    assert orders.endswith(", sealed")
+    rows = run("log", "list", place, "--json")
+    assert [("eu/clicks", 0, False), ("orders", 2, True)] == [
+        (row["log"], row["records"], row["sealed"]) for row in rows
+    ]
+    assert [url] == [row["url"] for row in rows if row["log"] == "orders"]
+    assert run("log", "list", place, "o*", "--json")["log"] == "orders"
+    assert f"{place} has no logs of these names\n" == run("log", "list", place, "x*")
+
+
+def test_a_log_that_cannot_be_read_is_listed_with_its_error(run, url, tmp_path):
+    """And holds up no other."""
+    place = url.removesuffix("/orders")
+    run("log", "create", f"{place}/a")
+    run("log", "append", url, "--create", stdin="a\n")
+    (manifest,) = (tmp_path / "wood" / "a").glob("**/MANIFEST")
+    manifest.write_bytes(b"{")
+    first, second = run("log", "list", place, "--json", code=1)
+    assert first["error"] == "not_a_log"
+    assert second["records"] == 1
+    assert "orders: 1 records" in run("log", "list", place, code=1)
+    assert "no-such: " in run("log", "list", place, "no-such", code=1)
+
+
+def test_raw_bodies_are_those_bytes_and_no_others(run, url):
+    """What is read one by one is what was appended."""
+    run("log", "append", url, "--create", "--as", "file", stdin=b"\xff\n\x1b[1m\0")
+    run("log", "append", url, stdin=b"two\n")
+    result = CliRunner().invoke(cli, ["log", "read", url, "--raw"])
+    assert result.stdout_bytes == b"\xff\n\x1b[1m\0two"
+    for other in ("--json", "-o=x.jsonl"):
+        run("log", "read", url, "--raw", other, code=1)
 
 
 def test_read_by_time(run, url):
