@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import struct
 import sys
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -47,9 +46,6 @@ _STRIP_RECORDS = 1024
 _STRIP_BYTES = 2**18
 """How much is copied at once: enough that what is done for each strip does not count, little enough
 that what was copied is still near when it is hashed."""
-
-_SPARE = threading.local()
-"""The strip that this thread used last: to make one takes half a hundredth of hashing 8 MiB."""
 
 _JOIN_BYTES_MAX = 512
 """Other values are joined to their heads up to this size on average."""
@@ -80,9 +76,7 @@ def sum_items(
     total = _Total()
     size = int(sizes.max(initial=0))
     if _Strip.takes(count, size) and (sizes == size).all():
-        strip = _Strip.get(count, size)
-        strip.hash(heads, values[first:last], 0, total)
-        strip.put_back()
+        _Strip(count, size).hash(heads, values[first:last], 0, total)
         return total.columns()
     step = min(_CHUNK_RECORDS, max(1, count * _CHUNK_BYTES // max(1, last - first)))
     for start in range(0, count, step):
@@ -115,7 +109,7 @@ def sum_pages(
         size -= _LENGTH.size
         if not rest and _Strip.takes(count, size):
             if strip is None or not strip.fits(count, size):
-                strip = _Strip.get(count, size)
+                strip = _Strip(count, size)
             if strip.hash(some, page, _LENGTH.size, total):
                 continue
         is_worth_it = done > count or page.size >= count * _WALK_BYTES_MIN
@@ -123,8 +117,6 @@ def sum_pages(
         if digests is None:
             return None
         total.add(digests)
-    if strip is not None:
-        strip.put_back()
     return total.columns() if done == len(heads) else None
 
 
@@ -168,31 +160,15 @@ class _Strip:
         strip      head   value   head   value   head   value   …
     """
 
-    def __init__(self, num: int, size: int) -> None:
-        """For so many values of this size at once."""
-        self._num, self._size = num, size
+    def __init__(self, count: int, size: int) -> None:
+        """For so many values of this size, or for some of them at a time."""
         pitch = _HEAD_BYTES + size
-        space = np.empty(num * pitch, np.uint8)
-        self._heads = np.ndarray(num, _HEAD, space, 0, pitch)
-        self._values = np.ndarray(num, f"V{size}", space, _HEAD_BYTES, pitch)
+        self._num, self._size = self._num_for(count, size), size
+        space = np.empty(self._num * pitch, np.uint8)
+        self._heads = np.ndarray(self._num, _HEAD, space, 0, pitch)
+        self._values = np.ndarray(self._num, f"V{size}", space, _HEAD_BYTES, pitch)
         view = space.data
-        self._items = [view[at : at + pitch] for at in range(0, num * pitch, pitch)]
-
-    @classmethod
-    def get(cls, count: int, size: int) -> _Strip:
-        """The one this thread has to spare if it fits, or a new one.
-
-        It is nobody else's until it is put back, though a signal or the collector of garbage make
-        this thread hash something else in between.
-        """
-        spare: _Strip | None = _SPARE.__dict__.pop("strip", None)
-        if spare is not None and spare.fits(count, size):
-            return spare
-        return cls(cls._num_for(count, size), size)
-
-    def put_back(self) -> None:
-        """For the next call in this thread."""
-        _SPARE.strip = self
+        self._items = [view[at : at + pitch] for at in range(0, space.size, pitch)]
 
     def fits(self, count: int, size: int) -> bool:
         """Whether it is for such values, and large enough for so many."""

@@ -102,7 +102,7 @@ def _runner(fragment: Fragment, turns: Turns | None) -> Runner:
 
 
 def _read_and_check(objects: LogObjects, fragment: Fragment) -> None:
-    # Not step by step: files that are read before the first is hashed would all be in memory.
+    # Not step by step: files would be in memory until the last of them is hashed.
     fragments.check(objects.read_fragment_now(fragment), fragment)
 
 

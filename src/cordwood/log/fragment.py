@@ -30,7 +30,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -56,9 +56,6 @@ from cordwood.log.records import (
     Content,
 )
 from cordwood.store.api import Buffer
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 Compression = Literal["none", "snappy", "lz4", "zstd"]
 
@@ -234,8 +231,8 @@ def decode_batches(
 def check(data: Buffer, fragment: Fragment) -> None:
     """As `decode`, for who does not want the records: they are hashed where they lie.
 
-    What a decoder would say of the rest of a forged footer or page header, where the checksum of
-    the file holds, is not always found out.
+    A file that was forged, so that its checksum holds, may say one thing to a decoder and another
+    here: that is not always found out.
 
     Raises:
         CorruptionError: the bytes are not what the pointer says.
@@ -257,20 +254,15 @@ def check_in_steps(data: Buffer, fragment: Fragment) -> Steps[None]:
     if len(data) != fragment.num_bytes:
         raise _damaged(where, f"{fragment.num_bytes} bytes", f"{len(data)} bytes")
     checksum = _Checksum(data, where)
-    heads: _Heads | None = None
-    got = ""
+    at, got = None, ""
     with suppress(UnusualError):
-        bodies = Bodies.find(np.frombuffer(data, np.uint8), checksum.footer)
-        if bodies.are_compressed:
-            checksum.finish()  # No decompressor sees damage.
-        heads = _Heads.expected(checksum.footer, fragment)
-        got = bodies.sum(*heads, checksum.pass_over).hexdigest()
-    is_ours = checksum.finish()
+        at, got = _sum_in_place(data, fragment, checksum)
+    checksum.finish()
     yield
     table: pa.Table | None = None
-    if is_ours and heads is not None and got == fragment.setsum_hex:
+    if at is not None and got == fragment.setsum_hex:
         with suppress(UnusualError):
-            table = _open_heads(data, fragment, heads)
+            table = _open_in_place(data, fragment, at)
     if table is None:
         # What a reader would find has the last word.
         table = _parse(data, where, fragment.num_records)
@@ -278,53 +270,58 @@ def check_in_steps(data: Buffer, fragment: Fragment) -> Steps[None]:
     _compare(table, got, fragment)
 
 
-class _Heads(NamedTuple):
-    """The offsets and the timestamps of a fragment's records."""
+def _sum_in_place(data: Buffer, fragment: Fragment, checksum: _Checksum) -> tuple[int, str]:
+    """The setsum, if the records have the offsets of the pointer and the timestamp of the link.
 
-    offsets: npt.NDArray[np.uint64]
-    timestamps: npt.NDArray[np.uint64]
+    And that timestamp. The checksum passes over the pages before they are hashed.
 
-    @classmethod
-    def expected(cls, footer: bytes, fragment: Fragment) -> Self:
-        """As we write them; that they are so is not proved.
+    Raises:
+        UnusualError: the records must be decoded.
+        CorruptionError: the bodies are compressed, and the checksum does not hold.
+    """
+    bodies = Bodies.find(checksum.footer, len(data))
+    count, start = fragment.num_records, fragment.start
+    if bodies.count != count or not 0 <= count <= FRAGMENT_RECORDS_MAX:
+        raise UnusualError("another number of records")
+    if not checksum.is_there or not 0 <= start < OFFSET_LIMIT:
+        raise UnusualError("nothing vouches for the pages, or for what follows")
+    if bodies.are_compressed:
+        checksum.finish()  # No decompressor sees damage.
+    try:
+        link = _link_in(checksum.footer, fragment.path)
+    except CorruptionError:
+        link = None
+    if link is None or not 0 <= link.at < 2**64:
+        raise UnusualError("no link, or one without a time")
+    if b"relative_offset" in checksum.footer:
+        start = 0
+    offsets = np.arange(start, start + count, dtype=np.uint64)
+    timestamps = np.full(count, link.at, np.uint64)
+    setsum = bodies.sum(np.frombuffer(data, np.uint8), offsets, timestamps, checksum.pass_over)
+    return link.at, setsum.hexdigest()
 
-        Raises:
-            UnusualError: nothing tells what they are.
-        """
-        try:
-            link = _link_in(footer, fragment.path)
-        except CorruptionError:
-            link = None
-        count = fragment.num_records
-        if link is None or not 0 <= link.at < 2**64 or count > FRAGMENT_RECORDS_MAX:
-            raise UnusualError("a link")
-        start = 0 if b"relative_offset" in footer else fragment.start
-        offsets = np.arange(start, start + count, dtype=np.uint64)
-        return cls(offsets, np.full(count, link.at, np.uint64))
 
-
-def _open_heads(data: Buffer, fragment: Fragment, expected: _Heads) -> pa.Table:
+def _open_in_place(data: Buffer, fragment: Fragment, at: int) -> pa.Table:
     """Offsets and timestamps, as a reader finds them.
 
     Raises:
-        UnusualError: they are others, or there is more to a record than these and its body.
+        UnusualError: not all timestamps are `at`, or there is more to a record than a body.
     """
     where = fragment.path
     try:
         file = _open(data, where, fragment.num_records)
         schema, metadata = file.schema_arrow, file.metadata
-        if schema.types != PLAIN_SCHEMA.types or schema.names[0] not in OFFSET_NAMES:
+        if schema.types != PLAIN_SCHEMA.types or schema.names[1:] != ["timestamp_us", "body"]:
             raise UnusualError("other columns")
-        body = metadata.schema.column(2)
-        if (body.path, body.max_definition_level) != ("body", 0) or metadata.num_row_groups != 1:
-            raise UnusualError("a body may be null, or lies in several places")
+        if metadata.num_row_groups != 1 or metadata.schema.column(2).max_definition_level:
+            raise UnusualError("bodies in several places, or a body that may be null")
         table = file.read(columns=schema.names[:2], use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, "a readable Parquet file", str(error)) from error
-    if table.schema.names[1:] != ["timestamp_us"] or any(c.null_count for c in table.columns):
+    if schema.names[0] not in OFFSET_NAMES or any(c.null_count for c in table.columns):
         raise UnusualError("other columns")
-    if not all(map(np.array_equal, (c.to_numpy() for c in table.columns), expected)):
-        raise UnusualError("other offsets or timestamps")
+    if not (table.column("timestamp_us").to_numpy() == at).all():
+        raise UnusualError("other timestamps")
     return table
 
 
@@ -430,6 +427,11 @@ class _Checksum:
         self._sum = xxhash.xxh3_64()
         self._done = 0
         self._holds = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file has one."""
+        return self._place is not None
 
     def pass_over(self, end: int) -> None:
         """Compute it up to this place, or to where it stands itself."""

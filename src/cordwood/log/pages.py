@@ -43,10 +43,12 @@ _THREE_COLUMNS = re.compile(rb"\x15.\x19\x4c", re.DOTALL)
 """How a footer begins: field 1, a version; field 2, a list of four structures, the schema."""
 _BODY_PATH = b"\x19\x18\x04body"
 """The name of a column, in what is said of it: field 3, a list of one text."""
+_LENGTH_BYTES = 4
 _FIELDS_LAST = 11
 """The place of a dictionary, which ours have not. What follows is of no use here."""
 _HEADER_BYTES_MAX = 256
 _PAGE_BYTES_MAX = 2**30
+_VARINT_BYTES_MAX = 10
 _NESTED_MAX = 4
 
 
@@ -60,57 +62,16 @@ Passed = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The bodies of a fragment of three columns, found and not yet hashed."""
-
-    data: npt.NDArray[np.uint8]
-    column: Column
-
-    @classmethod
-    def find(cls, data: npt.NDArray[np.uint8], footer: bytes) -> Self:
-        """Those of a fragment, by its footer.
-
-        Raises:
-            UnusualError: the fragment must be decoded instead.
-        """
-        return cls(data, Column.of_body(footer, data.size))
-
-    @property
-    def are_compressed(self) -> bool:
-        """Whether a decompressor must make them."""
-        return self.column.codec is not None
-
-    def sum(
-        self,
-        offsets: npt.NDArray[np.uint64],
-        timestamps: npt.NDArray[np.uint64],
-        passed: Passed,
-    ) -> Setsum:
-        """The setsum of the records, if these are their offsets and timestamps.
-
-        Raises:
-            UnusualError: the fragment must be decoded instead.
-        """
-        if self.column.num_values != len(offsets):
-            raise UnusualError("not one body for each offset")
-        pages = _pages(self.data, self.column, passed)
-        sums = sum_pages(offsets, timestamps, pages, self.data.size)
-        if sums is None:
-            raise UnusualError("pages that do not hold what they should, or cheaper to decode")
-        return Setsum.of_columns(sums)
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """What the footer says of the bodies."""
+    """Where the bodies of a fragment of three columns lie, by its footer."""
 
     codec: str | None
-    num_values: int
+    count: int
     start: int
     end: int
 
     @classmethod
-    def of_body(cls, footer: bytes, num_bytes: int) -> Self:
-        """In a file of so many bytes that has three columns, one of them of that name.
+    def find(cls, footer: bytes, num_bytes: int) -> Self:
+        """Those of a file of so many bytes.
 
         Raises:
             UnusualError: the footer says it otherwise than ours do.
@@ -122,21 +83,46 @@ class Column:
             raise UnusualError("no body, or several")
         try:
             fields, _ = _structure(footer, at + len(_BODY_PATH), 0, number=3, last=_FIELDS_LAST)
-            codec, num_values = _CODECS[fields[4]], fields[5]
+            codec, count = _CODECS[fields[4]], fields[5]
             start, end = fields[9], fields[9] + fields[7]
         except (IndexError, KeyError, TypeError) as error:
             raise UnusualError("a footer") from error
         if 11 in fields or start < 4 or not start <= end <= num_bytes:
             raise UnusualError("a dictionary, or pages outside the file")
-        return cls(codec, num_values, start, end)
+        if codec is None and count * _LENGTH_BYTES > end - start:
+            raise UnusualError("more bodies than there is room for")
+        return cls(codec, count, start, end)
+
+    @property
+    def are_compressed(self) -> bool:
+        """Whether a decompressor must make them."""
+        return self.codec is not None
+
+    def sum(
+        self,
+        data: npt.NDArray[np.uint8],
+        offsets: npt.NDArray[np.uint64],
+        timestamps: npt.NDArray[np.uint64],
+        passed: Passed,
+    ) -> Setsum:
+        """The setsum of the records, if these are their offsets and timestamps.
+
+        Raises:
+            UnusualError: the fragment must be decoded instead.
+        """
+        pages = _pages(data, self, passed)
+        sums = sum_pages(offsets, timestamps, pages, data.size)
+        if sums is None:
+            raise UnusualError("pages that do not hold what they should, or cheaper to decode")
+        return Setsum.of_columns(sums)
 
 
 def _pages(
-    data: npt.NDArray[np.uint8], column: Column, passed: Passed
+    data: npt.NDArray[np.uint8], bodies: Bodies, passed: Passed
 ) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """The values of each page, not compressed, and how many they are."""
-    codec = None if column.codec is None else pa.Codec(column.codec)
-    at, end = column.start, column.end
+    codec = None if bodies.codec is None else pa.Codec(bodies.codec)
+    at, end = bodies.start, bodies.end
     header, count, size, stored = b"", 0, 0, 0
     while at < end:
         if not header or data[at : at + len(header)].tobytes() != header:  # most are all the same
@@ -169,7 +155,7 @@ def _header(data: bytes) -> tuple[int, int, int, int]:
         inner = fields[5]
         plain = (fields[1], inner[2], inner[3], inner[4]) == (0, 0, 3, 3)
         count, size, stored = inner[1], fields[2], fields[3]
-        is_sound = plain and min(count, size, stored) >= 0
+        is_sound = plain and count > 0 and min(size, stored) >= 0
     except (IndexError, KeyError, TypeError) as error:
         raise UnusualError("a page header") from error
     if not is_sound:
@@ -212,7 +198,10 @@ def _structure(
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
+    last = at + _VARINT_BYTES_MAX - 1
     while data[at] >= 128:
+        if at == last:
+            raise UnusualError("a number of more than 64 bits")
         value |= (data[at] - 128) << shift
         at, shift = at + 1, shift + 7
     return value | data[at] << shift, at + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
@@ -143,24 +142,9 @@ def test_lengths_that_only_add_up_are_not_taken_for_one_size(at):
     sizes[at], sizes[at + 1] = 1199, 1201
     offsets, timestamps, values, expected = inputs(sizes)
     assert expected == sum_pages(offsets, timestamps, [page_of(values)])
-    strip, total = plain._Strip.get(1_140, 1200), plain._Total()
+    strip, total = plain._Strip(1_140, 1200), plain._Total()
     heads = plain._heads(offsets, timestamps)
     assert not strip.hash(heads, page_of(values)[0], 4, total)
     assert total.columns() == [0] * 8
     values[at : at + 2] = [bytes(1200)] * 2
     assert strip.hash(heads, page_of(values)[0], 4, total)
-
-
-def test_a_strip_is_used_again_by_its_thread_and_by_nobody_in_between():
-    """What is hashed while something is being hashed has a strip of its own."""
-    one = plain._Strip.get(100, 64)
-    assert plain._Strip.get(100, 64) is not one
-    one.put_back()
-    for other in ((100, 65), (200, 64)):
-        assert plain._Strip.get(*other) is not one
-        one.put_back()
-    assert plain._Strip.get(50, 64) is one  # large enough
-    one.put_back()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(plain._Strip.get, 100, 64).result() is not one
-    assert plain._Strip.get(100, 64) is one
